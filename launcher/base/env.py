@@ -19,6 +19,7 @@ from launcher.base.variable import (
     DCU_DEFAULTS,
     LAUNCHER_NAMES,
     LAUNCHER_PREFIXES,
+    MASK,
     PROXY_NAMES,
     SENT_PATTERNS,
     is_launcher_name,
@@ -31,7 +32,7 @@ from launcher.base.variable import (
 )
 
 __all__ = [
-    "DCU_DEFAULTS", "LAUNCHER_NAMES", "LAUNCHER_PREFIXES", "PROXY_NAMES", "SENT_PATTERNS",
+    "DCU_DEFAULTS", "LAUNCHER_NAMES", "LAUNCHER_PREFIXES", "MASK", "PROXY_NAMES", "SENT_PATTERNS",
     "EnvGroup", "EnvOp", "EnvPlan", "EnvRow", "HostLike", "apply_ops", "explain_env", "is_launcher_name",
     "is_secret", "is_visibility", "mask", "plan_env", "plan_envs", "why_not_settable",
 ]  # fmt: skip
@@ -59,8 +60,8 @@ class EnvPlan:
     Attributes:
         sent: before the set-up scripts.
         named: after them.
-        skipped: (name, why) of the head's variables that do not go there; an agent on this machine inherits all
-            but the launcher's names.
+        skipped: (name, why) of the head's variables that do not go there; on this machine the agent inherits
+            all but the launcher's names.
     """
 
     sent: tuple[EnvOp, ...]

@@ -1,4 +1,4 @@
-"""Hostfile text -> list of Host, the first stage of a launch. Runs on the head; reads a file, contacts nobody.
+"""Hostfile text -> list of Host, the first stage of a launch. Runs on the head; contacts nobody.
 
 A line is ``[user@]host[:port]`` and then ``key=value`` words. What is not understood is refused, all bad
 lines in one HostfileError: a host that silently drops out would train as a smaller cluster.
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.base.env import is_secret, why_not_settable
+from launcher.base.env import MASK, is_secret, why_not_settable
 from launcher.base.errors import HostfileError
 from launcher.hosts.host import Host
 from launcher.hosts.target import (
@@ -332,9 +332,19 @@ def _list_problems(lines: Sequence[_Line]) -> str:
 def _show_text(text: str) -> str:
     """The line for a message: secrets masked, control characters visible, 160 characters at most."""
 
-    def hide(matched: re.Match[str]) -> str:
-        return f"{matched[1]}***" if is_secret(matched[2]) else matched[0]
-
-    text = re.sub(r"""(env\.([^\s=+]*)\+?=)("[^"]*"?|'[^']*'?|\S+)""", hide, text)
+    text = _mask_secrets(text)
     visible = "".join(char if char.isprintable() or char == "\t" else f"\\u{ord(char):04x}" for char in text)
     return visible if len(visible) <= 160 else visible[:157] + "..."
+
+
+def _mask_secrets(text: str) -> str:
+    shown, start = "", 0
+    for found in re.finditer(r"""["']?([^\s=+"']+)\+?=(\S+)""", text):
+        name = found[1].removeprefix("env.")
+        if name == "key" or not is_secret(name):  # key= is a word of ours: the path of a key
+            continue
+        shown += text[start : found.start(2)] + MASK
+        if "'" in found[0] or '"' in found[0]:  # the value may hold blanks: hide all that follows
+            return shown
+        start = found.end()
+    return shown + text[start:]
