@@ -1,0 +1,1 @@
+"""What every layer stands on: errors, the recipe's schema, variables, events. Standard library only at import time."""

@@ -1,0 +1,56 @@
+"""Event: one thing that happened, as one JSON object a line in ``events.jsonl``. Made by ranks, agents and the head."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+EVENT_VERSION = 1
+
+#: every kind an event may have; a test holds writers to this list
+EVENT_KINDS = frozenset(
+    {
+        "start",
+        "node_ready",
+        "rank_started",
+        "rank_ready",
+        "rank_exit",
+        "node_lost",
+        "stop",
+        "end",
+        "note",
+        "warning",
+        "metric",
+        "checkpoint",
+        "result",
+        "retry",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        time: seconds since the epoch, by the clock of who made it.
+        rank: global rank, or None for agents and the head.
+        step: optimizer step (1 is the first), or None.
+    """
+
+    kind: str
+    time: float
+    run: str = ""
+    attempt: int = 0
+    host: str = ""
+    rank: int | None = None
+    step: int | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    version: int = EVENT_VERSION
+
+    def to_json(self) -> str:
+        """One line without the newline; keys in a fixed order, None left out."""
+        fields = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

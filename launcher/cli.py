@@ -1,0 +1,77 @@
+"""The command line: options and one function a verb. Loads only what the verb needs; catches every error once.
+
+``dcu-launch [--hosts FILE] [options] [TARGET] [ARGS...]``; the first word may be a verb instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from launcher import __version__
+from launcher.base.errors import LauncherError
+
+#: verb -> (module, name of its click command, one line of help); loaded only when used
+VERBS = {
+    "run": ("launcher.commands.run", "run", "the whole pipeline (what happens without a verb)"),
+    "hosts": ("launcher.commands.hosts", "hosts", "parse and print the hostfile"),
+    "env": ("launcher.commands.env", "env", "which variable goes to which host, and why"),
+    "constraints": (
+        "launcher.commands.constraints",
+        "constraints",
+        "a pip file that keeps this node's torch",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; no user's mistake ends in a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verb = words.pop(0) if words and words[0] in VERBS else "run"
+    try:
+        if words[:1] == ["--version"]:
+            click.echo(f"dcu-launch {__version__}")
+            return 0
+        code = _command(verb).main(
+            words, prog_name=f"dcu-launch {verb}".removesuffix(" run"), standalone_mode=False
+        )
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except LauncherError as error:
+        _tell(error)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        return 141
+    except Exception:  # what nobody foresaw is a bug of ours, and says so
+        import traceback
+
+        click.echo(traceback.format_exc(), err=True)
+        click.echo(
+            "dcu-launch: internal error: this is a bug, please report it with the lines above", err=True
+        )
+        return 70
+
+
+def _command(verb: str) -> click.Command:
+    import importlib
+
+    module, name, _ = VERBS[verb]
+    command: click.Command = getattr(importlib.import_module(module), name)
+    return command
+
+
+def _tell(error: LauncherError) -> None:
+    for number, line in enumerate(error.message.split("\n")):
+        click.echo(f"dcu-launch: error: {line}" if number == 0 else f"  {line}", err=True)
+    for line in error.hint.split("\n") if error.hint else ():
+        click.echo(f"  hint: {line}", err=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

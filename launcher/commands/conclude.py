@@ -1,0 +1,109 @@
+"""The end of a run in words, in summary.json and in the exit code. Runs on the head."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import click
+
+from launcher.base.errors import LauncherError, NodeLostError, PreflightError, RankFailedError, StoppedError
+from launcher.commands.pipeline import Request
+from launcher.launch.outcome import Outcome
+from launcher.launch.run_folder import RunFolder
+
+
+def conclude(outcome: Outcome, request: Request, folder: RunFolder) -> int:
+    """Tell how the run ended, write its summary and return 0, or raise the error with its exit code.
+
+    Raises:
+        LauncherError: the run did not end well.
+    """
+    error = error_of(outcome, request)
+    summary: dict[str, Any] = {"exit": 0, "origin": "launcher", "kind": "done", "host": "", "rank": None}
+    if error is not None:
+        summary = summarize_error(error)
+        summary["kind"] = outcome.kind
+        if outcome.kind == "rank_failed":
+            from launcher.report.failure import guilty
+
+            culprit = guilty(outcome.failures)
+            summary.update(origin="rank", host=culprit.host, rank=culprit.rank)
+        elif outcome.lost:
+            summary.update(host=outcome.lost[0][0])
+    if outcome.left:
+        summary["left"] = [{"host": host, "pid": pid} for host, pid in outcome.left]
+        for host, pid in outcome.left:
+            click.echo(f"dcu-launch: warning: {host}: process {pid} does not end, not even by KILL", err=True)
+    if outcome.results:
+        summary["results"] = outcome.results
+    show_losses(folder)
+    folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})
+    folder.write_json("summary.json", summary)
+    if error is not None:
+        raise error
+    for name, value in outcome.results.items():
+        click.echo(f"dcu-launch: {name}: {value}")
+    click.echo(f"dcu-launch: done; run folder {folder.path}")
+    if request.spec.target == "demo":
+        click.echo(
+            "dcu-launch: now your own: dcu-launch --hosts HOSTFILE configs/lora.yaml model.path=DIR data.path=FILE"
+        )
+    return 0
+
+
+def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
+    """The error that a run's end amounts to; None when it ended well."""
+    if outcome.kind == "stopped":
+        how = "at once" if outcome.forced else "after asking the ranks"
+        name = signal.Signals(outcome.signal_number).name
+        return StoppedError(f"stopped by {name} {how}", outcome.signal_number)
+    if outcome.kind == "rank_failed":
+        from launcher.report.failure import describe_failures, guilty
+
+        culprit = guilty(outcome.failures)
+        code = culprit.code if culprit.code is not None else 128 + (culprit.signal or 0)
+        return RankFailedError(describe_failures(outcome.failures, request.spec.run_dir), code)
+    if outcome.kind == "node_lost":
+        lines = "\n".join(f"lost {host}: {why}" for host, why in outcome.lost)
+        return NodeLostError(lines, "its agent ends its ranks by itself; look at the node and its network")
+    if outcome.kind == "late":
+        limit = request.options["start_timeout"]
+        return PreflightError(
+            f"not all ranks joined within {limit:.0f} s: waiting for {outcome.late}",
+            "look at that node's load and disk, or give more time with --start-timeout",
+        )
+    return None
+
+
+def summarize_error(error: LauncherError) -> dict[str, Any]:
+    """summary.json of a run that an error ended."""
+    kinds = {2: "usage", 3: "preflight", 4: "unreachable", 5: "node_lost", 70: "bug"}
+    kind = "stopped" if isinstance(error, StoppedError) else kinds.get(error.exit_code, "rank_failed")
+    return {
+        "exit": error.exit_code,
+        "origin": "launcher",
+        "kind": kind,
+        "host": "",
+        "rank": None,
+        "message": error.message,
+    }
+
+
+def show_losses(folder: RunFolder) -> None:
+    """The loss curve in the terminal and as loss.png, where there are losses."""
+    path = folder.path / "metrics.jsonl"
+    if not path.exists():
+        return
+    from launcher.report.curve import draw_curve
+    from launcher.report.metrics import read_metrics
+    from launcher.report.plots import write_loss_png
+
+    rows = read_metrics(path)
+    losses = [row["loss"] for row in rows if isinstance(row.get("loss"), (int, float))]
+    if len(losses) > 1:
+        click.echo(draw_curve(losses, width=60, height=10))
+    if losses and write_loss_png(rows, folder.path / "loss.png"):
+        click.echo(f"dcu-launch: loss curve: {folder.path / 'loss.png'}")
+    sys.stdout.flush()

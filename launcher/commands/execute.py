@@ -1,0 +1,287 @@
+"""A request carried out: sessions, reports, findings, meeting, plan, ranks, end. Runs on the head."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.base.errors import LauncherError, PreflightError, StoppedError
+from launcher.commands.conclude import conclude, summarize_error
+from launcher.commands.pipeline import Request
+from launcher.launch.meeting import arrange_meeting
+from launcher.launch.nodes import Nodes
+from launcher.launch.outcome import Outcome
+from launcher.launch.plan import LaunchPlan, log_folder, make_plan
+from launcher.launch.run_folder import RunFolder
+from launcher.launch.signals import signals_to
+from launcher.launch.supervise import Supervisor
+from launcher.preflight.report import NodeReport, read_report
+from launcher.preflight.rules import Wanted, find_faults
+from launcher.remote.fanout import open_sessions
+from launcher.remote.options import RemoteOptions
+from launcher.remote.session import Inbox
+
+MAX_ATTEMPTS = 3
+PREPARE_LIMIT_S = 120.0
+WAITING_EVERY_S = 5.0
+
+
+def execute(request: Request, only_plan: bool) -> int:
+    """Run the request; with ``only_plan`` print the plan and start nothing. Returns the exit code."""
+    inbox: Inbox = queue.SimpleQueue()
+    with signals_to(inbox):
+        if only_plan:
+            with open_nodes(request, inbox, None) as nodes:
+                reports = read_reports(nodes, request)
+                judge(request, reports)
+                click.echo(plan_run(nodes, request, reports, 0).to_json(), nl=False)
+            return 0
+        with _run_folder(request) as folder, open_nodes(request, inbox, folder) as nodes:
+            reports = read_reports(nodes, request)
+            judge(request, reports, folder)
+            return run_ranks(nodes, request, reports, folder)
+
+
+@contextmanager
+def _run_folder(request: Request) -> Iterator[RunFolder]:
+    folder = RunFolder(Path(request.spec.run_dir), request.spec.name)
+    try:
+        folder.add_event(
+            "start", data={"target": request.spec.target, "hosts": [host.name for host in request.hosts]}
+        )
+        yield folder
+    except LauncherError as error:
+        folder.write_json("summary.json", summarize_error(error))
+        raise
+    finally:
+        folder.close()
+
+
+@contextmanager
+def open_nodes(request: Request, inbox: Inbox, folder: RunFolder | None) -> Iterator[Nodes]:
+    """Sessions to all hosts, each agent already told what to prepare; all agents are ended on the way out."""
+    options = request.options
+    remote = RemoteOptions(
+        transport=options["transport"],
+        connect_timeout=options["connect_timeout"],
+        accept_new_host_keys=options["accept_new_host_keys"],
+        fanout=options["fanout"],
+    )
+    greetings = [
+        (_token(request), _prepare_message(request, node, folder)) for node in range(len(request.hosts))
+    ]
+    sessions = open_sessions(request.hosts, remote, inbox, greetings, _stop_on_signal(inbox))
+    nodes = Nodes(sessions, inbox, options["lost_after"], tick=lambda: None)
+    try:
+        yield nodes
+    finally:
+        unconfirmed = nodes.end()
+        if unconfirmed and not nodes.lost:
+            click.echo(f"dcu-launch: warning: no word of a clean end from {', '.join(unconfirmed)}", err=True)
+
+
+def _token(request: Request) -> str:
+    return secrets.token_hex(16)
+
+
+def _stop_on_signal(inbox: Inbox) -> Callable[[list[str]], None]:
+    """While sessions open: Ctrl-C ends at once, and slow hosts are named now and then."""
+    begun = time.monotonic()
+    told = [begun]
+
+    def tick(waiting: list[str]) -> None:
+        while True:
+            try:
+                arrival = inbox.get_nowait()
+            except queue.Empty:
+                break
+            if arrival.signal_number:
+                raise StoppedError("stopped while the hosts were being reached", arrival.signal_number)
+            kept.append(arrival)
+        for arrival in kept:
+            inbox.put(arrival)
+        kept.clear()
+        if time.monotonic() - told[0] > WAITING_EVERY_S:
+            told[0] = time.monotonic()
+            click.echo(f"dcu-launch: waiting for {_fold(waiting)}", err=True)
+
+    kept: list[Any] = []
+    return tick
+
+
+def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> dict[str, Any]:
+    spec, host, env_plan = request.spec, request.hosts[node], request.env_plans[node]
+    plan = make_plan(spec, request.hosts, request.env_plans, [None] * len(request.hosts), None).nodes[node]
+    return {
+        "kind": "prepare",
+        "lost_after": request.options["lost_after"],
+        "python": host.python or spec.python,
+        "like_head": sys.executable,
+        "sent": [dict(op) for op in plan.sent],
+        "named": [dict(op) for op in plan.named],
+        "setup": list(plan.setup),
+        "workdir": spec.workdir,
+        "must_exist": must_exist(request),
+        "run_dir": spec.run_dir,
+        "run_dir_token": folder.token if folder else "",
+        "ops": len(env_plan.sent),
+    }
+
+
+def must_exist(request: Request) -> list[str]:
+    """Paths that every node must have: the script, and the model and data folders of a recipe."""
+    spec = request.spec
+    if spec.kind == "script":
+        return [spec.target]
+    if spec.recipe is None:
+        return []
+    config = spec.recipe["config"]
+    named = [config["model"].get("path"), config["data"].get("path"), config["data"].get("eval_path")]
+    return [str(path) for path in named if path and str(path).startswith("/")]
+
+
+def read_reports(nodes: Nodes, request: Request) -> list[NodeReport]:
+    """One report of each node, in the order of node ranks."""
+    told = [time.monotonic()]
+
+    def waiting(names: list[str]) -> None:
+        if time.monotonic() - told[0] > WAITING_EVERY_S:
+            told[0] = time.monotonic()
+            click.echo(f"dcu-launch: waiting for the report of {_fold(names)}", err=True)
+
+    answers = nodes.collect("report", list(range(len(nodes))), PREPARE_LIMIT_S, waiting)
+    return [read_report(request.hosts[node].name, answers[node]["report"]) for node in range(len(nodes))]
+
+
+def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | None = None) -> None:
+    """Show what preflight found; an error that is not allowed ends the run here.
+
+    Raises:
+        PreflightError: at least one error.
+    """
+    spec = request.spec
+    findings = find_faults(reports, Wanted(spec.kind == "recipe", spec.workdir, request.hosts))
+    allowed = set(request.options["allowed"])
+    if folder is not None:
+        rows = [
+            {
+                "level": f.level,
+                "code": f.code,
+                "hosts": list(f.hosts),
+                "message": f.message,
+                "allowed": f.code in allowed,
+            }
+            for f in findings
+        ]
+        folder.write_json("preflight.json", {"findings": rows, "allowed": sorted(allowed)})
+        folder.write_json(
+            "hosts.json",
+            [_describe(host, report) for host, report in zip(request.hosts, reports, strict=True)],
+        )
+    errors = [finding for finding in findings if finding.level == "error" and finding.code not in allowed]
+    for finding in findings:
+        if finding not in errors:
+            click.echo(f"dcu-launch: {finding.to_text()}", err=True)
+    for report in reports:
+        if report.orphans:
+            text = f"{report.host}: ended {len(report.orphans)} processes that an earlier run had left"
+            click.echo(f"dcu-launch: {text}", err=True)
+    if errors:
+        cures = list(dict.fromkeys(finding.cure for finding in errors if finding.cure))
+        raise PreflightError(
+            "\n".join(f"{finding.code}: {finding.message}" for finding in errors),
+            "\n".join([*cures, f"or let it pass: --allow {errors[0].code}"]),
+        )
+
+
+def _describe(host: Any, report: NodeReport) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "source": host.source,
+        "hostname": report.hostname,
+        "python": report.python,
+        "python_version": report.python_version,
+        "packages": dict(report.packages),
+        "card_kind": report.card_kind,
+        "card_count": report.card_count,
+        "interfaces": [list(entry) for entry in report.interfaces],
+        "setup": list(report.setup),
+        "sees_run_dir": report.sees_run_dir,
+        "unknown": dict(report.unknown),
+    }
+
+
+def plan_run(nodes: Nodes, request: Request, reports: Sequence[NodeReport], attempt: int) -> LaunchPlan:
+    """Arrange where ranks meet and decide everything."""
+    wanted = request.spec.master_port if attempt == 0 else None
+    meeting = arrange_meeting(nodes, request.spec, request.hosts, reports, wanted)
+    return make_plan(request.spec, request.hosts, request.env_plans, reports, meeting, attempt)
+
+
+def run_ranks(nodes: Nodes, request: Request, reports: Sequence[NodeReport], folder: RunFolder) -> int:
+    """Start the ranks, again with another port where somebody took it, and tell how it ended."""
+    for attempt in range(MAX_ATTEMPTS):
+        plan = plan_run(nodes, request, reports, attempt)
+        folder.write_json("plan.json", plan.to_dict())
+        outcome = _attempt(nodes, request, reports, folder, plan)
+        if not outcome.started_again or attempt == MAX_ATTEMPTS - 1 or request.spec.master_port:
+            break
+        folder.add_event("retry", attempt=attempt, data={"why": f"port {plan.master_port} was taken"})
+        click.echo(f"dcu-launch: port {plan.master_port} was taken in the meantime, starting again", err=True)
+    return conclude(outcome, request, folder)
+
+
+def _attempt(
+    nodes: Nodes, request: Request, reports: Sequence[NodeReport], folder: RunFolder, plan: LaunchPlan
+) -> Outcome:
+    from launcher.report.terminal import TerminalView
+
+    hosts_of_ranks = [log_folder(request.hosts[order.node_rank]) for order in plan.nodes for _ in order.ranks]
+    steps = (request.spec.recipe or {}).get("config", {}).get("train", {}).get("max_steps")
+    view = TerminalView(
+        sys.stdout,
+        num_ranks=len(hosts_of_ranks),
+        hosts_of_ranks=hosts_of_ranks,
+        ranks=request.shown_ranks(len(hosts_of_ranks)),
+        color=sys.stdout.isatty() and not _no_color(),
+        total_steps=steps,
+    )
+    nodes.set_tick(lambda: view.tick(time.monotonic()))
+    try:
+        return Supervisor(
+            nodes=nodes,
+            plan=plan,
+            spec=request.spec,
+            folder=folder,
+            view=view,
+            token=_token(request),
+            sees_run_dir=[report.sees_run_dir is not False for report in reports],
+            start_limit_s=request.options["start_timeout"],
+        ).run()
+    finally:
+        nodes.set_tick(lambda: None)
+        view.close()
+
+
+def _no_color() -> bool:
+    import os
+
+    return bool(os.environ.get("NO_COLOR"))
+
+
+def _fold(names: Sequence[str]) -> str:
+    """``node[01-07]`` for node01 ... node07."""
+    try:
+        from ClusterShell.NodeSet import NodeSet
+
+        return str(NodeSet.fromlist(list(names)))
+    except Exception:  # names that ClusterShell cannot fold, IPv6 addresses among them
+        return ", ".join(names)

@@ -1,0 +1,113 @@
+"""The pipeline of a run, step by step; each step is a function fed by the one before. Runs on the head."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from launcher.base.env import EnvPlan, plan_envs
+from launcher.base.errors import UsageError
+from launcher.commands.target import Target, read_target
+from launcher.hosts.host import Host
+from launcher.launch.plan import RunSpec, make_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """All that the command line, hostfile and recipe ask for; nothing was touched yet."""
+
+    spec: RunSpec
+    hosts: Sequence[Host]
+    env_plans: Sequence[EnvPlan]
+    options: Mapping[str, Any]
+
+    def shown_ranks(self, world_size: int) -> frozenset[int] | None:
+        """Ranks named by ``--ranks``; None: all.
+
+        Raises:
+            UsageError: the list is not one, or names a rank that does not exist.
+        """
+        text = self.options["shown_ranks"]
+        if text is None:
+            return None
+        ranks: set[int] = set()
+        for part in text.split(","):
+            first, _, last = part.strip().partition("-")
+            if not first.isdigit() or (last and not last.isdigit()):
+                raise UsageError(f"--ranks {text}: expected numbers and ranges, such as 0,8-11")
+            ranks.update(range(int(first), int(last or first) + 1))
+        beyond = sorted(rank for rank in ranks if rank >= world_size)
+        if beyond:
+            raise UsageError(f"--ranks {text}: there are ranks 0 to {world_size - 1} only")
+        return frozenset(ranks)
+
+
+def run_pipeline(options: Mapping[str, Any]) -> int:
+    """Hostfile to ended ranks. Returns the exit code.
+
+    Raises:
+        LauncherError: anything that kept ranks from starting; nothing is left behind.
+    """
+    request = read_request(options)
+    if options["dry_run"] and not options["dry_run_nodes"]:
+        plan = make_plan(request.spec, request.hosts, request.env_plans, [None] * len(request.hosts), None)
+        click.echo(plan.to_json(), nl=False)
+        return 0
+    from launcher.commands.execute import execute
+
+    return execute(request, only_plan=options["dry_run_nodes"])
+
+
+def read_request(options: Mapping[str, Any]) -> Request:
+    """Read hostfile, target and variables; every mistake of a kind is told at once."""
+    hosts = read_hosts(options["hosts_file"], options["ranks_per_host"])
+    target = read_target(options["words"], options["as_module"])
+    recipe_env: dict[str, Any] = dict((target.recipe or {}).get("env") or {})
+    setup = tuple(options["setup"]) or tuple(recipe_env.pop("setup", None) or ())
+    recipe_env.pop("setup", None)
+    env_plans = plan_envs(os.environ, recipe_env, options["env_files"], options["env_options"], hosts)
+    return Request(_make_spec(options, target, setup), hosts, env_plans, options)
+
+
+def read_hosts(path: str | None, ranks_per_host: int | None) -> Sequence[Host]:
+    """The hosts of the hostfile, or this machine."""
+    from launcher.hosts.hostfile import local_hosts, read_hostfile
+
+    return read_hostfile(path) if path is not None else local_hosts(ranks_per_host)
+
+
+def _make_spec(options: Mapping[str, Any], target: Target, setup: tuple[str, ...]) -> RunSpec:
+    from launcher.launch.run_folder import name_run
+
+    name = name_run(target.name, options["name"])
+    run_dir = Path(options["run_dir"] or Path("runs") / name).absolute()
+    return RunSpec(
+        name=run_dir.name,
+        kind=target.kind,
+        target=target.name,
+        arguments=target.arguments,
+        workdir=os.path.abspath(options["workdir"] or os.getcwd()),
+        run_dir=str(run_dir),
+        recipe=_for_ranks(target.recipe),
+        ranks_per_host=options["ranks_per_host"],
+        python=options["python"],
+        setup=setup,
+        master_address=options["master_address"],
+        master_port=options["master_port"],
+        grace_s=options["grace"],
+    )
+
+
+def _for_ranks(recipe: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The recipe without the launcher's own part: variables go to ranks as variables."""
+    if recipe is None:
+        return None
+    from launcher.base.config import config_hash
+
+    config = {key: value for key, value in recipe.items() if key != "env"}
+    return {"config": config, "config_hash": config_hash(config)}

@@ -1,0 +1,85 @@
+"""``dcu-launch [options] [TARGET] [ARGS...]``: from a hostfile to ranks that ended, in the order of the design."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from launcher.commands.options import (
+    ENV_OPTIONS,
+    HOST_OPTIONS,
+    REMOTE_OPTIONS,
+    VERB_HELP,
+    RunCommand,
+    shared_options,
+)
+
+
+@click.command(
+    cls=RunCommand,
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+    epilog=VERB_HELP,
+)
+@shared_options(HOST_OPTIONS)
+@click.option("-m", "as_module", is_flag=True, help="TARGET is a module, as in python -m.")
+@click.option("--run-dir", metavar="DIR", help="Run folder; default runs/<time>-<recipe>.")
+@click.option("--name", metavar="NAME", help="Last part of the run folder's name.")
+@click.option(
+    "--workdir", metavar="DIR", help="Working folder of the ranks on every node; default: this one."
+)
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Interpreter of the ranks; default: the one of dcu-launch, if a node has it.",
+)
+@shared_options(ENV_OPTIONS)
+@click.option(
+    "--master-addr", "master_address", metavar="ADDR", help="Address of the first node for the others."
+)
+@click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Default: a free one.")
+@click.option("--ranks", "shown_ranks", metavar="LIST", help="Show only these ranks' output, such as 0,8-11.")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds until all ranks have joined.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between TERM and KILL when asked to stop.",
+)
+@click.option(
+    "--lost-after",
+    type=click.FloatRange(min=1),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds of silence after which a node, or the head, is lost.",
+)
+@click.option("--allow", "allowed", multiple=True, metavar="CODE", help="Let a finding of preflight pass.")
+@shared_options(REMOTE_OPTIONS)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the plan; =nodes asks the nodes and prints the very plan of a run."
+)
+@click.option("--dry-run-nodes", is_flag=True, hidden=True)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [ARGS]...")
+def run(**options: Any) -> int:
+    """From one DCU to many: start TARGET on every host of the hostfile.
+
+    TARGET is a recipe (*.yaml; ARGS are key=value), a script (*.py) or, with -m, a module (ARGS reach every rank byte
+    for byte). Without TARGET: dcu-launch.yaml of this folder, else a built-in demo that needs no download.
+    """
+    from launcher.commands.pipeline import run_pipeline
+
+    return run_pipeline(options)

@@ -1,0 +1,65 @@
+"""TARGET and ARGS -> what is to run: a recipe with its settings, a script or a module. Runs on the head."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.base.errors import UsageError
+
+DEFAULT_RECIPE = "dcu-launch.yaml"
+DEMO = "demo"
+_OVERRIDE = re.compile(r"[A-Za-z_][\w.]*\+?=")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to run.
+
+    Attributes:
+        kind: ``recipe``, ``script`` or ``module``.
+        name: file, module, or ``demo``.
+        recipe: resolved settings; None for scripts and modules.
+        arguments: of scripts and modules.
+    """
+
+    kind: str
+    name: str
+    recipe: Mapping[str, Any] | None
+    arguments: tuple[str, ...]
+
+
+def read_target(words: Sequence[str], as_module: bool) -> Target:
+    """Decide what TARGET is and read it.
+
+    Raises:
+        UsageError: it is missing, or of no known kind.
+        ConfigError: a recipe or an override is wrong.
+    """
+    if as_module:
+        if not words:
+            raise UsageError("-m needs the name of a module")
+        return Target("module", words[0], None, tuple(words[1:]))
+    if not words or _OVERRIDE.match(words[0]):
+        return _read_recipe(DEFAULT_RECIPE if Path(DEFAULT_RECIPE).exists() else None, words)
+    name, arguments = words[0], tuple(words[1:])
+    suffix = Path(name).suffix
+    if suffix in (".yaml", ".yml"):
+        return _read_recipe(name, arguments)
+    if suffix == ".py":
+        if not Path(name).exists():
+            raise UsageError(f"there is no script {name}", "paths are relative to the working folder")
+        return Target("script", name, None, arguments)
+    raise UsageError(
+        f"{name!r} is neither a recipe (*.yaml), a script (*.py) nor key=value",
+        f"for a module: dcu-launch -m {name}; options of dcu-launch stand before TARGET",
+    )
+
+
+def _read_recipe(path: str | None, overrides: Sequence[str]) -> Target:
+    from launcher.base.recipe import load_recipe
+
+    return Target("recipe", path or DEMO, load_recipe(path, list(overrides)), ())

@@ -1,0 +1,1 @@
+"""Hostfile text or Slurm variables -> Host records. Nothing here touches the network."""

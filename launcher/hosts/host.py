@@ -1,0 +1,40 @@
+"""Host: one machine as the user named it, with everything its hostfile line says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host of the run; its place in the list is its node rank.
+
+    Attributes:
+        name: what SSH connects to and what every message says: host name, alias or address (IPv6 without brackets).
+        address: the address by which other nodes reach it (``addr=``); empty: found out on the nodes.
+        port: SSH port; None: ssh_config's, else 22.
+        user: SSH user; None: ssh_config's, else the local one.
+        key: path of a private key (``~`` not yet expanded); None: ssh_config's, agent and default keys.
+        slots: ranks to start; None: as many as the node has cards.
+        devices: card numbers the ranks may use, in order of local rank; empty: the first ``slots`` ones.
+        python: interpreter of the ranks on this host; None: see ``--python``.
+        setup: set-up scripts of this host alone, as given to ``--setup``.
+        env: variables of this host alone, applied after ``--env``; a key may end in ``+`` (prepend) or ``-`` (unset).
+        source: where it was written, ``file:line``.
+        is_local: started as a subprocess, without SSH (``localhost``).
+    """
+
+    name: str
+    address: str = ""
+    port: int | None = None
+    user: str | None = None
+    key: str | None = None
+    slots: int | None = None
+    devices: tuple[str, ...] = ()
+    python: str | None = None
+    setup: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    source: str = ""
+    is_local: bool = False

@@ -1,0 +1,162 @@
+"""Nodes: the open sessions of a run as one thing: pings to all, words from all, losses named. Runs on the head.
+
+Everything that arrives comes through one inbox, signals to the head included; ``arrivals`` is the only place that reads
+it, so every wait of the head notices a lost node and Ctrl-C at once.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from launcher.base.errors import NodeLostError, PreflightError, StoppedError
+from launcher.remote.session import Arrival, Inbox, Session
+
+PING_EVERY_S = 2.0
+TICK_S = 0.1
+
+
+class Nodes:
+    """The agents of a run.
+
+    Args:
+        lost_after_s: a node that says nothing for so long is lost.
+        tick: called some ten times a second while waiting.
+    """
+
+    def __init__(
+        self, sessions: Sequence[Session], inbox: Inbox, lost_after_s: float, tick: Callable[[], None]
+    ) -> None:
+        self.sessions = sessions
+        self._inbox = inbox
+        self._lost_after_s = lost_after_s
+        self._tick = tick
+        now = time.monotonic()
+        self._heard = [now] * len(sessions)
+        self._pinged = now - PING_EVERY_S
+        self.lost: dict[int, str] = {}
+
+    def set_tick(self, tick: Callable[[], None]) -> None:
+        """Have something else done while waiting."""
+        self._tick = tick
+
+    def __len__(self) -> int:
+        return len(self.sessions)
+
+    def name(self, node: int) -> str:
+        """The host's name as the user wrote it."""
+        return self.sessions[node].host.name
+
+    @property
+    def alive(self) -> list[int]:
+        """Nodes that are not lost."""
+        return [node for node in range(len(self.sessions)) if node not in self.lost]
+
+    def send(self, node: int, message: dict[str, Any]) -> None:
+        """Send to one node; a broken line is told by the inbox."""
+        if node not in self.lost:
+            self.sessions[node].send(message)
+
+    def send_all(self, message: dict[str, Any]) -> None:
+        """Send to every node that is not lost."""
+        for node in self.alive:
+            self.send(node, message)
+
+    def arrivals(self, until: float | None = None) -> Iterator[Arrival]:
+        """Everything that comes in, forever or until a moment of ``time.monotonic``; losses come once a node."""
+        while until is None or time.monotonic() < until:
+            self._keep_in_touch()
+            wait_s = TICK_S if until is None else min(TICK_S, max(0.0, until - time.monotonic()))
+            try:
+                arrival = self._inbox.get(timeout=wait_s)
+            except queue.Empty:
+                self._tick()
+                yield from self._silent_nodes()
+                continue
+            if arrival.node < 0:
+                yield arrival
+            elif arrival.node not in self.lost:
+                yield from self._sort(arrival)
+
+    def _sort(self, arrival: Arrival) -> Iterator[Arrival]:
+        if arrival.lost:
+            self.lost[arrival.node] = arrival.lost
+            yield arrival
+            return
+        self._heard[arrival.node] = time.monotonic()
+        if not (isinstance(arrival.frame, dict) and arrival.frame.get("kind") == "pong"):
+            yield arrival
+
+    def _keep_in_touch(self) -> None:
+        now = time.monotonic()
+        if now - self._pinged >= PING_EVERY_S:
+            if now - self._pinged > 2 * PING_EVERY_S:
+                # we were stopped or very busy ourselves: silence since then is not the nodes' fault
+                self._heard = [now] * len(self.sessions)
+            self._pinged = now
+            self.send_all({"kind": "ping"})
+
+    def _silent_nodes(self) -> Iterator[Arrival]:
+        now = time.monotonic()
+        for node in self.alive:
+            silent_s = now - self._heard[node]
+            if silent_s > self._lost_after_s:
+                self.lost[node] = f"no answer for {silent_s:.0f} s"
+                yield Arrival(node, lost=self.lost[node])
+
+    def collect(
+        self,
+        kind: str,
+        nodes: Sequence[int],
+        limit_s: float,
+        waiting: Callable[[list[str]], None] | None = None,
+    ) -> dict[int, dict[str, Any]]:
+        """Wait for one message of a kind from each of some nodes.
+
+        Raises:
+            NodeLostError: a node was lost while waiting.
+            PreflightError: a node reported a fault, or did not answer within ``limit_s``.
+            StoppedError: the head was asked to end.
+        """
+        answers: dict[int, dict[str, Any]] = {}
+        start = time.monotonic()
+        for arrival in self.arrivals(start + limit_s) if nodes else ():
+            frame = self._expect_frame(arrival)
+            if frame is not None and arrival.node in nodes and frame["kind"] in (kind, "fault"):
+                answers[arrival.node] = frame
+            if len(answers) == len(nodes):
+                break
+            if waiting is not None:
+                waiting([self.name(node) for node in nodes if node not in answers])
+        faults = [
+            f"{self.name(n)}: {frame['error']}" for n, frame in answers.items() if frame["kind"] == "fault"
+        ]
+        if faults:
+            raise PreflightError("\n".join(faults))
+        late = [self.name(node) for node in nodes if node not in answers]
+        if late:
+            raise PreflightError(f"no answer ({kind}) within {limit_s:.0f} s from {', '.join(late)}")
+        return answers
+
+    def _expect_frame(self, arrival: Arrival) -> dict[str, Any] | None:
+        if arrival.signal_number:
+            raise StoppedError("stopped before the ranks were started", arrival.signal_number)
+        if arrival.lost:
+            raise NodeLostError(f"lost {self.name(arrival.node)}: {arrival.lost}")
+        return arrival.frame if isinstance(arrival.frame, dict) else None
+
+    def end(self, limit_s: float = 5.0) -> list[str]:
+        """Have every agent end what is left and itself; returns the names of those that did not confirm."""
+        self.send_all({"kind": "end"})
+        waiting = set(self.alive)
+        for arrival in self.arrivals(time.monotonic() + limit_s) if waiting else ():
+            ended = isinstance(arrival.frame, dict) and arrival.frame.get("kind") == "ended"
+            if ended or arrival.lost:
+                waiting.discard(arrival.node)
+            if not waiting:
+                break
+        for session in self.sessions:
+            session.close()
+        return [self.name(node) for node in sorted(waiting)]

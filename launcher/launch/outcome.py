@@ -1,0 +1,53 @@
+"""How a run ended, as records: made by ``supervise``, told by ``report``, kept in summary.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """The failed end of one rank.
+
+    Attributes:
+        code: exit code, None when a signal ended it.
+        signal: number of that signal.
+        tail: the end of its output, at most some 32 KiB.
+        seq: place in the order in which the head heard of failures, from 0.
+        after_stop: it ended after the launcher had asked ranks to stop.
+    """
+
+    rank: int
+    host: str
+    code: int | None
+    signal: int | None
+    tail: str
+    log_path: str
+    seq: int
+    after_stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the ranks ended.
+
+    Attributes:
+        kind: ``done``, ``rank_failed``, ``node_lost``, ``stopped`` or ``late``.
+        failures: ranks that failed, in order of arrival.
+        lost: (host, why) of lost nodes.
+        late: names of hosts and ranks that did not come up in time, as text.
+        signal_number: what the head was stopped by.
+        left: (host, pid) of processes that could not be ended.
+        started_again: the failure is a port taken by somebody else before the first step; worth another try.
+    """
+
+    kind: str
+    failures: Sequence[RankExit] = ()
+    lost: Sequence[tuple[str, str]] = ()
+    late: str = ""
+    signal_number: int = 0
+    left: Sequence[tuple[str, int]] = ()
+    started_again: bool = False
+    forced: bool = False
+    results: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,81 @@
+"""The run folder as the head writes it: what was asked, found and decided, events, and how it ended. Runs on the head."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher.base.errors import UsageError
+from launcher.base.events import Event
+
+SEEN_FILE = ".seen-by-nodes"
+
+
+class RunFolder:
+    """Files of one run; every file is written whole or by appended lines.
+
+    Args:
+        path: the folder; made now, with its parents.
+
+    Raises:
+        UsageError: it cannot be made or written.
+    """
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path = path
+        self.run = run
+        self.token = secrets.token_hex(16)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / SEEN_FILE).write_text(self.token, encoding="ascii")
+            self._events = open(path / "events.jsonl", "a", encoding="utf-8")  # noqa: SIM115  held for the run
+        except OSError as error:
+            raise UsageError(f"run folder {path}: {error.strerror}", "name another with --run-dir") from None
+
+    def write_json(self, name: str, data: Any) -> None:
+        """Write a JSON file in one step."""
+        self.write_text(name, json.dumps(data, ensure_ascii=False, indent=2) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file in one step."""
+        aside = self.path / (name + ".partial")
+        aside.write_text(text, encoding="utf-8", errors="surrogateescape")
+        os.replace(aside, self.path / name)
+
+    def add_event(
+        self,
+        kind: str,
+        *,
+        host: str = "",
+        rank: int | None = None,
+        step: int | None = None,
+        attempt: int = 0,
+        data: dict[str, Any] | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Append one event and let readers see it."""
+        event = Event(kind, at or time.time(), self.run, attempt, host, rank, step, data or {})
+        self._events.write(event.to_json() + "\n")
+        self._events.flush()
+
+    def append(self, name: str, data: bytes) -> None:
+        """Append bytes to a file: logs and metrics of nodes that do not see this folder."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab") as file:
+            file.write(data)
+
+    def close(self) -> None:
+        """Take the token away and close the events."""
+        (self.path / SEEN_FILE).unlink(missing_ok=True)
+        self._events.close()
+
+
+def name_run(target: str, name: str | None) -> str:
+    """``<time>-<recipe>``: sorts by time, says what it was."""
+    stem = name or Path(target).stem or "run"
+    return time.strftime("%Y%m%d-%H%M%S-") + stem

@@ -1,0 +1,41 @@
+"""Signals to the head become arrivals in the inbox, so that every wait sees them. Runs on the head, main thread."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+
+from launcher.remote.session import Arrival, Inbox
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def signals_to(inbox: Inbox) -> Iterator[None]:
+    """Put SIGINT, SIGTERM and SIGHUP into the inbox while inside; a signal that was ignored on entry stays ignored.
+
+    SIGTSTP is answered by a line and not obeyed: a stopped head would lose its nodes.
+    """
+
+    def arrive(number: int, _: FrameType | None) -> None:
+        inbox.put(Arrival(-1, signal_number=number))
+
+    def refuse(_: int, __: FrameType | None) -> None:
+        sys.stderr.write(
+            "dcu-launch: not stopped: the nodes would take the head for lost; run it with nohup or in tmux\n"
+        )
+
+    before = {}
+    for number in (*STOPPING, signal.SIGTSTP):
+        before[number] = signal.getsignal(number)
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, refuse if number == signal.SIGTSTP else arrive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

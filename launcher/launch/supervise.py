@@ -1,0 +1,291 @@
+"""Start all ranks, watch them, stop all at the first failure. Runs on the head, in its main thread.
+
+In: a plan and the open nodes. Out: an ``Outcome`` and, on the way, everything that ranks say, to a view and the run folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from launcher.launch.nodes import Nodes
+from launcher.launch.outcome import Outcome, RankExit
+from launcher.launch.plan import LaunchPlan, RunSpec, node_message
+from launcher.launch.run_folder import RunFolder
+from launcher.remote.session import Arrival
+
+BROKEN_GRACE_S = 1.0
+#: after the first failure, so long others may still tell theirs before the stop: who was first is often not who is heard first
+SETTLE_S = 0.2
+#: beyond the time to stop: what the agents may take to kill, clean up and answer
+STOP_SLACK_S = 8.0
+WAITING_EVERY_S = 5.0
+_PORT_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
+
+
+class View(Protocol):
+    """Where a person sees the run; ``launcher.report.terminal.TerminalView`` is one."""
+
+    def rank_output(self, rank: int, data: bytes) -> None: ...
+    def status(self, text: str) -> None: ...
+    def metric(self, step: int, data: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class _Rank:
+    node: int
+    state: str = "waiting"  # waiting, started, ready (joined the others), ended
+
+
+@dataclass
+class Supervisor:
+    """Watches one attempt of a run.
+
+    Attributes:
+        start_limit_s: ranks that are not up and joined so long after the order are late.
+        sees_run_dir: for each node, whether it writes into the head's run folder itself.
+    """
+
+    nodes: Nodes
+    plan: LaunchPlan
+    spec: RunSpec
+    folder: RunFolder
+    view: View
+    token: str
+    sees_run_dir: Sequence[bool]
+    start_limit_s: float
+    ranks: dict[int, _Rank] = field(default_factory=dict)
+    failures: list[RankExit] = field(default_factory=list)
+    left: list[tuple[str, int]] = field(default_factory=list)
+    results: dict[str, str] = field(default_factory=dict)
+    had_metric: bool = False
+    _stop_how: str = ""
+    _stop_until: float = 0.0
+    _settle_until: float | None = None
+    _signal: int = 0
+    _forced: bool = False
+    _late: str = ""
+    _ready_told: bool = False
+    _next_word: float = 0.0
+    _quiet_nodes: set[int] = field(default_factory=set)
+
+    def run(self) -> Outcome:
+        """Send the orders and stay until every rank of every node that is not lost has ended."""
+        for order in self.plan.nodes:
+            for rank in order.ranks:
+                self.ranks[rank.rank] = _Rank(order.node_rank)
+            stream_all = not self.sees_run_dir[order.node_rank]
+            self.nodes.send(order.node_rank, node_message(order, self.spec, stream_all, self.token))
+        begun = time.monotonic()
+        self._next_word = begun + WAITING_EVERY_S
+        for arrival in self.nodes.arrivals(begun + 0.1):
+            self._take(arrival)
+        while not self._finished():
+            for arrival in self.nodes.arrivals(time.monotonic() + 0.1):
+                self._take(arrival)
+                if self._finished():
+                    break
+            self._watch_clock(begun)
+        return self._conclude()
+
+    def _finished(self) -> bool:
+        living = set(self.nodes.alive)
+        if living <= self._quiet_nodes:
+            return True
+        return bool(self._stop_how) and time.monotonic() > self._stop_until
+
+    # ---- what arrives
+
+    def _take(self, arrival: Arrival) -> None:
+        if arrival.signal_number:
+            self._on_signal(arrival.signal_number)
+        elif arrival.lost:
+            self._on_lost(arrival.node, arrival.lost)
+        elif isinstance(arrival.frame, tuple):
+            self._on_output(arrival.node, *arrival.frame)
+        elif arrival.frame is not None:
+            handler = getattr(self, f"_on_{arrival.frame['kind']}", None)
+            if handler is not None:
+                handler(arrival.node, arrival.frame)
+
+    def _on_output(self, node: int, rank: int, data: bytes) -> None:
+        self.view.rank_output(rank, data)
+        if not self.sees_run_dir[node]:
+            log = next(order.log_dir for order in self.plan.nodes if order.node_rank == node)
+            self.folder.append(f"{log.removeprefix(self.spec.run_dir + '/')}/rank-{rank:05d}.log", data)
+
+    def _on_started(self, node: int, frame: dict[str, Any]) -> None:
+        for rank, pid in frame["pids"].items():
+            self.ranks[int(rank)].state = "started"
+            self.folder.add_event(
+                "rank_started", host=self.nodes.name(node), rank=int(rank), data={"pid": pid}
+            )
+
+    def _on_joined(self, node: int, frame: dict[str, Any]) -> None:
+        for rank in frame["ranks"]:
+            self._mark_ready(int(rank))
+
+    def _on_fault(self, node: int, frame: dict[str, Any]) -> None:
+        rank = int(frame.get("rank", self.plan.nodes[node].ranks[0].rank))
+        self._fail(
+            RankExit(
+                rank, self.nodes.name(node), 127, None, str(frame["error"]), "", len(self.failures), False
+            )
+        )
+
+    def _on_event(self, node: int, frame: dict[str, Any]) -> None:
+        event, rank = frame["event"], int(frame["rank"])
+        kind, data, step = event["kind"], event.get("data", {}), event.get("step")
+        if kind == "rank_ready":
+            self._mark_ready(rank)
+        elif kind == "metric":
+            self.had_metric = True
+            self.view.metric(step, data)
+            if not self.sees_run_dir[node]:
+                row = {"step": step, **data}
+                self.folder.append("metrics.jsonl", (json.dumps(row, ensure_ascii=False) + "\n").encode())
+        elif kind in ("note", "warning"):
+            self.view.status(f"{'warning: ' if kind == 'warning' else ''}{data.get('message', '')}")
+        elif kind == "result":
+            self.results.update({str(key): str(value) for key, value in data.items()})
+        if kind != "metric":
+            self.folder.add_event(
+                kind, host=self.nodes.name(node), rank=rank, step=step, data=data, at=frame["time"]
+            )
+
+    def _mark_ready(self, rank: int) -> None:
+        if self.ranks[rank].state != "ended":
+            self.ranks[rank].state = "ready"
+        if not self._ready_told and all(entry.state in ("ready", "ended") for entry in self.ranks.values()):
+            self._ready_told = True
+            self.nodes.send_all({"kind": "go"})
+
+    def _on_rank_exit(self, node: int, frame: dict[str, Any]) -> None:
+        rank, status = int(frame["rank"]), int(frame["status"])
+        self.ranks[rank].state = "ended"
+        host = self.nodes.name(node)
+        self.folder.add_event("rank_exit", host=host, rank=rank, data={"status": status}, at=frame["time"])
+        if status == 0:
+            return
+        after_stop = bool(frame["stopping"]) or bool(self._stop_how)
+        code, number = (status, None) if status > 0 else (None, -status)
+        self._fail(
+            RankExit(rank, host, code, number, frame["tail"], frame["log"], len(self.failures), after_stop)
+        )
+
+    def _on_stopped(self, node: int, frame: dict[str, Any]) -> None:
+        self._quiet_nodes.add(node)
+        self.left += [(self.nodes.name(node), pid) for pid in frame["left"]]
+        if frame.get("log_error"):
+            self.view.status(
+                f"warning: {self.nodes.name(node)}: a log could not be written: {frame['log_error']}"
+            )
+
+    def _on_lost(self, node: int, why: str) -> None:
+        if node in self._quiet_nodes:
+            return
+        name = self.nodes.name(node)
+        ranks = _span([rank for rank, entry in self.ranks.items() if entry.node == node])
+        self.view.status(f"lost {name} ({ranks}): {why}; stopping the others")
+        self.folder.add_event("node_lost", host=name, data={"why": why})
+        self._stop("broken", 0.0 if self._signal else BROKEN_GRACE_S)
+
+    def _fail(self, failure: RankExit) -> None:
+        self.failures.append(failure)
+        if not self._stop_how and self._settle_until is None:
+            self._settle_until = time.monotonic() + SETTLE_S
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if not self._signal:
+            self._signal = number
+            self.view.status(
+                f"{name}: asking {len(self.ranks)} ranks to end, within {self.spec.grace_s:.0f} s"
+            )
+            self.folder.add_event("stop", data={"signal": name})
+            self._stop("asked", self.spec.grace_s)
+        elif number == signal.SIGINT and not self._forced:
+            self._forced = True
+            self.view.status("SIGINT again: killing all ranks now")
+            self._stop("broken", 0.0)
+
+    # ---- time
+
+    def _watch_clock(self, begun: float) -> None:
+        now = time.monotonic()
+        if self._settle_until is not None and now >= self._settle_until:
+            self._settle_until = None
+            self._stop("broken", BROKEN_GRACE_S)
+        if self._stop_how or self._ready_told:
+            return
+        waiting = [rank for rank, entry in self.ranks.items() if entry.state in ("waiting", "started")]
+        told = any(entry.state == "ready" for entry in self.ranks.values()) or self.spec.recipe is not None
+        if waiting and told and now >= self._next_word:
+            self._next_word = now + WAITING_EVERY_S
+            self.view.status(f"waiting for {self._name_ranks(waiting)}")
+        if waiting and told and now - begun > self.start_limit_s:
+            self._late = self._name_ranks(waiting)
+            self._stop("broken", BROKEN_GRACE_S)
+
+    def _name_ranks(self, ranks: Sequence[int]) -> str:
+        nodes = sorted({self.ranks[rank].node for rank in ranks})
+        return ", ".join(
+            f"{self.nodes.name(node)} ({_span([rank for rank in ranks if self.ranks[rank].node == node])})"
+            for node in nodes
+        )
+
+    def _stop(self, how: str, grace_s: float) -> None:
+        if self._stop_how == "broken" and how == "broken" and not self._forced:
+            return
+        self._stop_how = how
+        self._settle_until = None
+        self._stop_until = time.monotonic() + grace_s + STOP_SLACK_S
+        self.nodes.send_all({"kind": "stop", "how": how, "grace": grace_s})
+
+    def _conclude(self) -> Outcome:
+        lost = [
+            (self.nodes.name(node), why)
+            for node, why in self.nodes.lost.items()
+            if node not in self._quiet_nodes
+        ]
+        silent = [node for node in self.nodes.alive if node not in self._quiet_nodes]
+        lost += [(self.nodes.name(node), "did not confirm the end of its ranks") for node in silent]
+        first = [failure for failure in self.failures if not failure.after_stop]
+        kind = "done"
+        if self._signal:
+            kind = "stopped"
+        elif first:
+            kind = "rank_failed"
+        elif lost:
+            kind = "node_lost"
+        elif self._late:
+            kind = "late"
+        elif self.failures:
+            kind = "rank_failed"
+        again = not self.had_metric and any(f.rank == 0 and _PORT_TAKEN.search(f.tail) for f in first)
+        return Outcome(
+            kind,
+            tuple(self.failures),
+            tuple(lost),
+            self._late,
+            self._signal,
+            tuple(self.left),
+            again,
+            self._forced,
+            self.results,
+        )
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """``rank 3`` or ``ranks 8-15``."""
+    ordered = sorted(ranks)
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    if ordered and ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"ranks {ordered[0]}-{ordered[-1]}"
+    return "ranks " + ", ".join(map(str, ordered))

@@ -1,0 +1,181 @@
+"""This node's addresses, and the proof that other nodes reach the master's port before a rank starts. Runs in the agent.
+
+``listen``: the master node opens a port and answers a nonce on it. ``reach``: every other node tries the candidate
+addresses in order, and tells which one answered and by which of its own interfaces it got there.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+SIOCGIFCONF = 0x8912
+REACH_LIMIT_S = 5.0
+
+
+def interfaces() -> List[Dict[str, str]]:
+    """Interfaces that have an address: ``name`` and ``address``, IPv4 first, loopback last, in the kernel's order."""
+    found = _ipv4_interfaces() + _ipv6_interfaces()
+    return [entry for entry in found if not _is_loopback(entry["address"])] + [
+        entry for entry in found if _is_loopback(entry["address"])
+    ]
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _ipv4_interfaces() -> List[Dict[str, str]]:
+    """By the ioctl SIOCGIFCONF (netdevice(7)): records of 40 bytes, name in the first 16, address at 20."""
+    size = 256 * 40
+    buffer = array.array("B", b"\0" * size)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("iL", size, buffer.buffer_info()[0])
+        used = struct.unpack("iL", fcntl.ioctl(sock.fileno(), SIOCGIFCONF, request))[0]
+    data = buffer.tobytes()
+    return [
+        {
+            "name": data[at : at + 16].split(b"\0", 1)[0].decode("ascii", "replace").split(":")[0],
+            "address": socket.inet_ntoa(data[at + 20 : at + 24]),
+        }
+        for at in range(0, used, 40)
+    ]
+
+
+def _ipv6_interfaces() -> List[Dict[str, str]]:
+    """From /proc/net/if_inet6; link-local addresses are left out: they mean nothing without a zone."""
+    found = []
+    try:
+        with open("/proc/net/if_inet6") as file:
+            lines = file.read().split("\n")
+    except OSError:
+        return []
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 6:
+            address = ipaddress.IPv6Address(int(fields[0], 16))
+            if not address.is_link_local:
+                found.append({"name": fields[5], "address": str(address)})
+    return found
+
+
+def interface_of(address: str) -> Optional[str]:
+    """Name of the interface that holds an address."""
+    plain = address.split("%")[0]
+    for entry in interfaces():
+        if entry["address"] == plain:
+            return entry["name"]
+    return None
+
+
+def session_address() -> Optional[str]:
+    """The address of this node by which the head came in (from SSH_CONNECTION)."""
+    fields = os.environ.get("SSH_CONNECTION", "").split()
+    return fields[2] if len(fields) == 4 else None
+
+
+class MasterPort:
+    """A free port of the master node that answers a nonce, so that other nodes can prove that they reach it.
+
+    Args:
+        port: a wanted port; 0 lets the kernel choose.
+
+    Raises:
+        OSError: the wanted port is taken.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._sockets: List[socket.socket] = []
+        first = _listen(socket.AF_INET, "0.0.0.0", port)  # noqa: S104  every NIC: which one others use is what we find out
+        self.port: int = first.getsockname()[1]
+        self._sockets.append(first)
+        if socket.has_ipv6:
+            try:
+                self._sockets.append(_listen(socket.AF_INET6, "::", self.port))
+            except OSError:
+                pass
+        for sock in self._sockets:
+            threading.Thread(target=_answer, args=(sock,), daemon=True).start()
+
+    def close(self) -> None:
+        """Give the port free, for rank 0 to bind."""
+        for sock in self._sockets:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            sock.close()
+
+
+def _listen(family: int, address: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    sock.bind((address, port))
+    sock.listen(256)
+    return sock
+
+
+def _answer(sock: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = sock.accept()
+        except OSError:
+            return
+        try:
+            connection.settimeout(REACH_LIMIT_S)
+            connection.sendall(b"dcu-launch " + connection.recv(64))
+        except OSError:
+            pass
+        finally:
+            connection.close()
+
+
+def reach(candidates: Sequence[str], port: int, nonce: str) -> Dict[str, Any]:
+    """Try the master's addresses side by side; the earliest in the list that answers wins.
+
+    Returns:
+        ``reached``: list of (address, own address, own interface) in the order of ``candidates``; ``failed``: why the
+        others did not answer, by address.
+    """
+    results: Dict[str, Tuple[Optional[str], str]] = {}
+    threads = [
+        threading.Thread(target=_try_address, args=(address, port, nonce, results), daemon=True)
+        for address in candidates
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(REACH_LIMIT_S + 1)
+    reached, failed = [], {}
+    for address in candidates:
+        own, why = results.get(address, (None, "no answer within %d s" % REACH_LIMIT_S))
+        if own is None:
+            failed[address] = why
+        else:
+            reached.append([address, own, interface_of(own) or ""])
+    return {"reached": reached, "failed": failed}
+
+
+def _try_address(address: str, port: int, nonce: str, results: Dict[str, Tuple[Optional[str], str]]) -> None:
+    try:
+        with socket.create_connection((address, port), timeout=REACH_LIMIT_S) as connection:
+            connection.sendall(nonce.encode())
+            answer = b""
+            while len(answer) < len(nonce) + 11:
+                piece = connection.recv(64)
+                if not piece:
+                    break
+                answer += piece
+            own = str(connection.getsockname()[0])
+        good = answer == b"dcu-launch " + nonce.encode()
+        results[address] = (own, "") if good else (None, "another program answers there")
+    except OSError as error:
+        results[address] = (None, error.strerror or str(error))

@@ -1,0 +1,114 @@
+"""Processes of this node by pid and start time: who descends from whom, and how to end them. Runs in agent and guardian.
+
+Nothing is ever looked for by name. A pid alone may be reused; a pid with its start time names one process for good.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+#: (pid, start time in clock ticks since boot)
+ProcessId = Tuple[int, int]
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become_subreaper() -> None:
+    """Make orphaned descendants of this process its children, instead of init's."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when the parent's thread that made it ends; end now if that has happened."""
+    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(137)
+
+
+def start_time(pid: int) -> Optional[int]:
+    """Start time of a process in clock ticks since boot; None when it is gone or only a zombie is left."""
+    stat = _read_stat(pid)
+    return None if stat is None or stat[0] in "ZX" else stat[2]
+
+
+def _read_stat(pid: int) -> Optional[Tuple[str, int, int]]:
+    """State, parent and start time; None when there is no such process."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return (fields[0].decode(), int(fields[1]), int(fields[19])) if len(fields) > 19 else None
+
+
+def descendants(root: int, leave_out: Iterable[int] = ()) -> List[ProcessId]:
+    """All living descendants of ``root``, without those in ``leave_out`` and what descends from them."""
+    children = _children_map()
+    found: List[ProcessId] = []
+    skip: Set[int] = set(leave_out)
+    stack = [root]
+    while stack:
+        for pid, started, state in children.get(stack.pop(), ()):
+            if pid in skip:
+                continue
+            stack.append(pid)
+            if state not in "ZX":
+                found.append((pid, started))
+    return found
+
+
+def _children_map() -> Dict[int, List[Tuple[int, int, str]]]:
+    children: Dict[int, List[Tuple[int, int, str]]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            stat = _read_stat(int(entry))
+            if stat is not None:
+                children.setdefault(stat[1], []).append((int(entry), stat[2], stat[0]))
+    return children
+
+
+def having_variable(assignment: bytes) -> List[ProcessId]:
+    """Living processes of this user whose environment holds ``NAME=value`` exactly."""
+    found: List[ProcessId] = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            with open("/proc/%s/environ" % entry, "rb") as file:
+                held = assignment in file.read().split(b"\0")
+        except OSError:
+            continue
+        started = start_time(int(entry)) if held else None
+        if started is not None:
+            found.append((int(entry), started))
+    return found
+
+
+def send_signal(process: ProcessId, number: int) -> bool:
+    """Signal a process if it still is the one meant; True when it was there."""
+    if start_time(process[0]) != process[1]:
+        return False
+    try:
+        os.kill(process[0], number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def kill_until_gone(processes: Iterable[ProcessId], within_s: float = 5.0) -> List[ProcessId]:
+    """KILL processes and wait for their end; returns those that are still there (uninterruptible sleep)."""
+    left = list(processes)
+    deadline = time.monotonic() + within_s
+    while left:
+        left = [process for process in left if send_signal(process, signal.SIGKILL)]
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return left

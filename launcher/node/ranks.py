@@ -1,0 +1,191 @@
+"""The rank processes of one node: start them, read what they say, end them. Runs in the agent's main thread.
+
+Each rank gets a session of its own, /dev/null as stdin, one pipe for stdout and stderr together, and, for recipes, a
+socket pair (``DCU_LAUNCH_CHANNEL``) over which it reports events and hears ``go``, ``save`` and ``stop``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional
+
+from . import process_tree
+from .guardian import RUN_VARIABLE
+from .output import Tail
+
+CHANNEL_VARIABLE = "DCU_LAUNCH_CHANNEL"
+READ_BYTES = 64 * 1024
+
+
+@dataclass
+class RankProcess:
+    """One rank on this node.
+
+    Attributes:
+        pipe: reading end of its output; -1 once at end of file.
+        status: None while it runs, else exit code, or minus the signal number.
+    """
+
+    rank: int
+    local_rank: int
+    pid: int
+    started: int
+    pipe: int
+    channel: Optional[socket.socket]
+    log_path: str
+    tail: Tail = field(default_factory=Tail)
+    status: Optional[int] = None
+    channel_buffer: bytes = b""
+
+    @property
+    def process_id(self) -> process_tree.ProcessId:
+        """Pid and start time."""
+        return self.pid, self.started
+
+    def read_output(self) -> bytes:
+        """What is in the pipe now, up to ``READ_BYTES``; empty when nothing is; closes the pipe at its end."""
+        if self.pipe < 0:
+            return b""
+        try:
+            data = os.read(self.pipe, READ_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        if not data:
+            os.close(self.pipe)
+            self.pipe = -1
+        self.tail.add(data)
+        return data
+
+    def read_channel(self) -> Optional[List[Dict[str, Any]]]:
+        """Messages that have arrived from the rank; None at the end of its channel."""
+        if self.channel is None:
+            return None
+        try:
+            data = self.channel.recv(READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        *lines, self.channel_buffer = (self.channel_buffer + data).split(b"\n")
+        return [message for message in map(_parse_line, lines) if message is not None]
+
+    def tell(self, message: Dict[str, Any]) -> None:
+        """Send one message to the rank; a rank that is gone or does not read misses it."""
+        if self.channel is not None:
+            try:
+                self.channel.settimeout(5.0)
+                self.channel.sendall(json.dumps(message).encode("ascii") + b"\n")
+            except OSError:
+                pass
+            finally:
+                self.channel.setblocking(False)
+
+    def signal(self, number: int) -> bool:
+        """Signal the rank's own process only; True when it was there."""
+        return self.status is None and process_tree.send_signal(self.process_id, number)
+
+
+def _parse_line(line: bytes) -> Optional[Dict[str, Any]]:
+    try:
+        message = json.loads(line.decode("utf-8"))
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and "kind" in message else None
+
+
+def spawn_rank(order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str, str]) -> RankProcess:
+    """Start one rank as a process of its own.
+
+    Args:
+        order: the node's order: ``argv``, ``variables``, ``defaults``, ``unset``, ``workdir``, ``log_dir``, ``token``,
+            ``recipe`` (None for scripts).
+        which: ``rank``, ``local_rank``, ``variables`` and ``arguments`` of this rank alone.
+        variables: the node's environment as ``environment.make_environment`` left it.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+    environment = rank_environment(order, which, variables)
+    ours, theirs = socket.socketpair() if order.get("recipe") else (None, None)
+    reading, writing = os.pipe()
+    keep = []
+    if theirs is not None:
+        environment[CHANNEL_VARIABLE] = str(theirs.fileno())
+        keep.append(theirs.fileno())
+    agent = os.getpid()
+    try:
+        process = subprocess.Popen(
+            [os.fsencode(word) for word in order["argv"] + which.get("arguments", [])],
+            env=environment,
+            cwd=order["workdir"],
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=writing,
+            pass_fds=keep,
+            start_new_session=True,
+            preexec_fn=lambda: _before_exec(agent),
+        )
+    except OSError:
+        os.close(reading)
+        if ours is not None:
+            ours.close()
+        raise
+    finally:
+        os.close(writing)
+        if theirs is not None:
+            theirs.close()
+    os.set_blocking(reading, False)
+    if ours is not None:
+        ours.setblocking(False)
+    # our own bookkeeping waits for the pid; Popen must neither reap it nor complain that nobody did
+    process.returncode = 0
+    return RankProcess(
+        rank=which["rank"],
+        local_rank=which["local_rank"],
+        pid=process.pid,
+        started=process_tree.start_time(process.pid) or 0,
+        pipe=reading,
+        channel=ours,
+        log_path=log_path(order, which["rank"]),
+    )
+
+
+def _before_exec(agent: int) -> None:
+    process_tree.die_with_parent(agent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def rank_environment(
+    order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str, str]
+) -> Dict[str, str]:
+    """The whole environment of one rank: the node's, defaults where unset, the launcher's own last."""
+    environment = dict(variables)
+    for name in order.get("unset", ()):
+        environment.pop(name, None)
+    for name, value in order.get("defaults", {}).items():
+        environment.setdefault(name, value)
+    environment.update(order["variables"])
+    environment.update(which["variables"])
+    environment[RUN_VARIABLE] = order["token"]
+    return environment
+
+
+def log_path(order: Dict[str, Any], rank: int) -> str:
+    """Where a rank's output is kept on this node."""
+    return os.path.join(order["log_dir"], "rank-%05d.log" % rank)
+
+
+def exit_status(wait_status: int) -> int:
+    """Exit code, or minus the number of the signal that ended the process."""
+    return -os.WTERMSIG(wait_status) if os.WIFSIGNALED(wait_status) else os.WEXITSTATUS(wait_status)

@@ -1,0 +1,67 @@
+"""The frames that head and agent exchange over one byte stream in each direction. Runs on both ends.
+
+A frame is ``length (4 bytes, big endian) kind (1 byte) payload``; ``length`` counts the payload. Kinds: ``J`` a JSON
+object, ``O`` output of a rank: rank (4 bytes) and its raw bytes. The bootstrap's one line comes before the first frame,
+so whatever a login shell prints has been passed over by then.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Dict, List, Tuple, Union
+
+JSON_KIND = b"J"
+OUTPUT_KIND = b"O"
+MAX_FRAME = 64 * 1024 * 1024
+
+#: what ``FrameReader.feed`` yields: a JSON object, or (rank, bytes) for output
+Frame = Union[Dict[str, Any], Tuple[int, bytes]]
+
+_HEAD = struct.Struct(">Ic")
+_RANK = struct.Struct(">I")
+
+
+class WireError(Exception):
+    """The stream does not hold frames: another program writes into it."""
+
+
+def pack_message(message: dict[str, Any]) -> bytes:
+    """One JSON object as a frame. Lone surrogates, as in odd argv, survive."""
+    payload = json.dumps(message, separators=(",", ":")).encode("ascii")
+    return _HEAD.pack(len(payload), JSON_KIND) + payload
+
+
+def pack_output(rank: int, data: bytes) -> bytes:
+    """Raw output bytes of a rank as a frame."""
+    return _HEAD.pack(len(data) + _RANK.size, OUTPUT_KIND) + _RANK.pack(rank) + data
+
+
+class FrameReader:
+    """Cuts a byte stream into frames, whatever the pieces it arrives in."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> List[Frame]:
+        """Add bytes and return the whole frames they complete.
+
+        Raises:
+            WireError: the length or kind of a frame cannot be right.
+        """
+        self._buffer += data
+        frames: List[Frame] = []
+        while len(self._buffer) >= _HEAD.size:
+            length, kind = _HEAD.unpack_from(self._buffer)
+            if length > MAX_FRAME or kind not in (JSON_KIND, OUTPUT_KIND):
+                raise WireError("not a frame: %r" % bytes(self._buffer[:60]))
+            end = _HEAD.size + length
+            if len(self._buffer) < end:
+                break
+            payload = bytes(self._buffer[_HEAD.size : end])
+            del self._buffer[:end]
+            if kind == JSON_KIND:
+                frames.append(json.loads(payload.decode("ascii")))
+            else:
+                frames.append((_RANK.unpack_from(payload)[0], payload[_RANK.size :]))
+        return frames

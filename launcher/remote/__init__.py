@@ -1,0 +1,1 @@
+"""Host -> an open session to it. Nothing above this layer knows how a node is reached."""
