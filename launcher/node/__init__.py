@@ -1,1 +1,1 @@
-"""What runs on nodes: agent, probe, rank processes, guardian, wire. Standard library only, Python 3.8 syntax, nothing of ours imported."""
+"""What runs on nodes: agent, probe, ranks, guardian, wire. Standard library, Python 3.8 syntax, nothing of ours imported."""

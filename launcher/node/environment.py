@@ -12,23 +12,12 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 #: torchrun's variables and ours: a rank never inherits them from whatever started the agent
 NEVER_INHERITED = frozenset(
-    [
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "NODE_RANK",
-        "ROLE_RANK",
-        "ROLE_NAME",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "DCU_LAUNCH_CHANNEL",
+    {
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
+        "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DCU_LAUNCH_CHANNEL",
         "DCU_LAUNCH_TOKEN",
-    ]
-)
+    }
+)  # fmt: skip
 NEVER_INHERITED_PREFIXES = ("TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 SETUP_LIMIT_S = 60.0
 DEFAULT_SETUP = "/opt/dtk/env.sh"

@@ -140,7 +140,7 @@ def read_packages(folders: List[str]) -> Dict[str, str]:
 
 
 def find_cards(variables: Dict[str, str]) -> Dict[str, Any]:
-    """``kind`` (dcu, cuda or cpu), ``count`` of cards in the node, ``visible``: their numbers as the environment leaves them."""
+    """``kind`` (dcu, rocm, cuda, cpu), ``count`` of cards, ``visible``: numbers that the environment leaves visible."""
     kind, count = "cpu", 0
     amd = _count_kfd()
     nvidia = len(glob.glob("/proc/driver/nvidia/gpus/*")) or len(

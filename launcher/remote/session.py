@@ -1,7 +1,7 @@
 """Session: one open line to one host, whatever carries it. Made by ``fanout``, used by ``launch``.
 
-A transport gives a ``Stream`` of bytes; ``Session.start`` gets the agent running over it and then a thread of its own puts every
-frame that arrives into the inbox that all sessions of a run share.
+A transport gives a ``Stream`` of bytes; ``Session.start`` gets the agent running over it, and from then on a thread of
+its own puts every frame that arrives into the inbox that all sessions of a run share.
 """
 
 from __future__ import annotations

@@ -165,9 +165,10 @@ class SshConnector:
         by_hand = f"test it with: ssh -p {connection.port} {connection.user}@{connection.host} true"
         text = str(error) or type(error).__name__
         if isinstance(error, paramiko.BadHostKeyException):
+            name = lookup_name(connection.host, connection.port)
             return UnreachableError(
                 f"{where}: its host key is not the one in known_hosts",
-                f"if the host was reinstalled: ssh-keygen -R '{lookup_name(connection.host, connection.port)}', then accept the new key",
+                f"if the host was reinstalled: ssh-keygen -R '{name}', then accept the new key",
             )
         if "not found in known_hosts" in text:
             return UnreachableError(
