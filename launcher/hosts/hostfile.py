@@ -44,9 +44,7 @@ _OTHER_WORDS = {
     "cards": "slots=N",
     "cpus": "slots=N",
     "max_slots": "slots=N",
-    "max-slots": "slots=N",
     "identity": "key=FILE",
-    "identityfile": "key=FILE",
     "address": "addr=ADDRESS",
     "env": "env.NAME=VALUE",
 }
@@ -238,7 +236,8 @@ def _read_variable(line: _Line, name: str, equals: str, value: str) -> None:
     reason = why_not_settable(name)
     if reason:
         raise BadWord(f"variable {name!r}: {reason}", expected)
-    if "\0" in value or (operation == "-") == bool(equals and value) or (operation != "-" and not equals):
+    is_whole = {"": bool(equals), "+": bool(value), "-": not value}[operation]
+    if "\0" in value or not is_whole:
         raise BadWord(f"env.{name}{operation} is not complete", expected)
     if any(known.rstrip("+-") == name for known in line.env):
         raise BadWord(f"env.{name} stands twice on the line", f"env.{name} once")

@@ -67,9 +67,12 @@ def check_name(name: str) -> str:
     if "," in name:
         raise BadWord(f"{name!r} is more than one host", "one host a line, or a range such as node[01-04]")
     if not _NAME.fullmatch(name):
-        odd = next((char for char in name if not re.match(r"[A-Za-z0-9_.-]", char)), name[:1])
+        odd = (
+            name[0] if name[0] in "-." else next((c for c in name if not re.match(r"[A-Za-z0-9_.-]", c)), "")
+        )
+        reason = f"{describe_char(odd)} cannot stand there" if odd else "longer than 253 characters"
         raise BadWord(
-            f"{name!r} is not a host name: {describe_char(odd)} cannot stand there",
+            f"{name[:80]!r} is not a host name: {reason}",
             "letters, digits, '.', '-' and '_', the first one not '.' or '-'",
         )
     if not re.search(r"[^0-9.]", name):
@@ -112,7 +115,7 @@ def fold_names(names: Iterable[str]) -> str:
 
 def describe_char(char: str) -> str:
     """Name a character for a message; full-width ones, which look right on the screen, are called so."""
-    code = ord(char) if char else 0
+    code = ord(char)
     if code == 0x3000 or 0xFF01 <= code <= 0xFF5E:
         return f"the full-width character U+{code:04X}"
     if char.isprintable() and char != " ":
