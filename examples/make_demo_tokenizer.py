@@ -67,6 +67,8 @@ def tokenizer_config() -> str:
         "eos_token": END,
         "additional_special_tokens": [START],
         "clean_up_tokenization_spaces": False,
+        # transformers 4.44 would add token_type_ids, which causal models refuse
+        "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": 2048,
         "chat_template": CHAT_TEMPLATE,
     }
