@@ -32,6 +32,8 @@ from launcher.remote.session import Inbox
 MAX_ATTEMPTS = 3
 PREPARE_LIMIT_S = 120.0
 WAITING_EVERY_S = 5.0
+#: variables that libraries read while they are imported, where the user set nothing
+IMPORT_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def execute(request: Request, only_plan: bool) -> int:
@@ -118,7 +120,7 @@ def _stop_on_signal(inbox: Inbox) -> Callable[[list[str]], None]:
 
 
 def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> dict[str, Any]:
-    spec, host, env_plan = request.spec, request.hosts[node], request.env_plans[node]
+    spec, host = request.spec, request.hosts[node]
     plan = make_plan(spec, request.hosts, request.env_plans, [None] * len(request.hosts), None).nodes[node]
     return {
         "kind": "prepare",
@@ -128,11 +130,14 @@ def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> d
         "sent": [dict(op) for op in plan.sent],
         "named": [dict(op) for op in plan.named],
         "setup": list(plan.setup),
+        "start": spec.start if spec.start != "auto" or spec.kind == "recipe" else "spawn",
+        "modules": list(spec.modules),
+        "import_defaults": IMPORT_DEFAULTS,
+        "slots": host.slots or spec.ranks_per_host,
         "workdir": spec.workdir,
         "must_exist": must_exist(request),
         "run_dir": spec.run_dir,
         "run_dir_token": folder.token if folder else "",
-        "ops": len(env_plan.sent),
     }
 
 

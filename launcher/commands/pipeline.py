@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from launcher.base.errors import UsageError
 from launcher.commands.target import Target, read_target
 from launcher.hosts.host import Host
 from launcher.launch.plan import RunSpec, make_plan
+
+#: loaded before ranks are forked; nothing here may touch a card or start a thread
+RECIPE_MODULES = ("torch", "transformers", "peft", "accelerate", "launcher.train.main")
+SAFE_BEFORE_FORK = ("torch", "numpy", "transformers", "peft", "accelerate", "datasets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,27 @@ def _make_spec(options: Mapping[str, Any], target: Target, setup: tuple[str, ...
         setup=setup,
         master_address=options["master_address"],
         master_port=options["master_port"],
+        start=options["start"],
+        modules=modules_of(target),
         grace_s=options["grace"],
     )
+
+
+def modules_of(target: Target) -> tuple[str, ...]:
+    """What to import once a node before ranks are forked: the recipe's stack, or what a script itself imports of it."""
+    if target.kind == "recipe":
+        return RECIPE_MODULES
+    try:
+        tree = ast.parse(Path(target.name).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    named: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            named.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            named.add(node.module.partition(".")[0])
+    return tuple(module for module in SAFE_BEFORE_FORK if module in named)
 
 
 def _for_ranks(recipe: Mapping[str, Any] | None) -> dict[str, Any] | None:

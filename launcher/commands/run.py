@@ -67,6 +67,13 @@ from launcher.commands.options import (
     metavar="S",
     help="Seconds of silence after which a node, or the head, is lost.",
 )
+@click.option(
+    "--start",
+    type=click.Choice(["auto", "spawn", "fork"]),
+    default="auto",
+    show_default=True,
+    help="fork: import the training stack once a node and fork the ranks; auto: recipes on nodes without cards.",
+)
 @click.option("--allow", "allowed", multiple=True, metavar="CODE", help="Let a finding of preflight pass.")
 @shared_options(REMOTE_OPTIONS)
 @click.option(

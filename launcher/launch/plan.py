@@ -37,6 +37,8 @@ class RunSpec:
         run_dir: absolute path of the run folder.
         ranks_per_host: ranks on hosts whose line has no ``slots``; None: a card each.
         python: interpreter named for all hosts.
+        start: ``spawn``, ``fork``, or ``auto``: recipes fork on nodes without cards, everything else spawns.
+        modules: what the import process loads before it forks.
         grace_s: seconds between TERM and KILL when asked to stop.
         variables: further variables of the launcher's own, such as Accelerate's for DeepSpeed.
         local_rank_argument: append ``--local_rank=N``.
@@ -54,7 +56,8 @@ class RunSpec:
     setup: tuple[str, ...] = ()
     master_address: str | None = None
     master_port: int | None = None
-    start: str = "spawn"
+    start: str = "auto"
+    modules: tuple[str, ...] = ()
     grace_s: float = 30.0
     variables: Mapping[str, str] = field(default_factory=dict)
     local_rank_argument: bool = False
@@ -228,9 +231,20 @@ def _order_node(
         setup=(*spec.setup, *host.setup),
         workdir=spec.workdir,
         log_dir=log_dir,
-        start=spec.start,
+        start=_start_method(spec, host, report),
         grace_s=spec.grace_s,
     )
+
+
+def _start_method(spec: RunSpec, host: Host, report: NodeReport | None) -> str:
+    if spec.start != "auto":
+        return spec.start
+    if spec.kind != "recipe":
+        return "spawn"
+    if report is None:
+        return f"<from {host.name}: cards>"
+    # forking before a card is touched was proved on CPU only
+    return "spawn" if report.card_count else "fork"
 
 
 def log_folder(host: Host) -> str:
@@ -315,6 +329,8 @@ def node_message(order: NodeOrder, spec: RunSpec, stream_all: bool, token: str) 
         "workdir": order.workdir,
         "log_dir": order.log_dir,
         "start": order.start,
+        "target": {"kind": spec.kind, "name": spec.target, "arguments": list(spec.arguments)},
+        "host_store": order.node_rank == 0 and ":" not in order.variables["MASTER_ADDR"],
         "stream_all": stream_all,
         "recipe": recipe,
         "token": token,

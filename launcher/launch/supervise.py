@@ -39,7 +39,7 @@ class View(Protocol):
 @dataclass
 class _Rank:
     node: int
-    state: str = "waiting"  # waiting, started, ready (joined the others), ended
+    state: str = "waiting"  # waiting, started, ready (recipes: has its stack), joined (the rendezvous), ended
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Supervisor:
     _signal: int = 0
     _forced: bool = False
     _late: str = ""
-    _ready_told: bool = False
+    _go_told: bool = False
     _next_word: float = 0.0
     _quiet_nodes: set[int] = field(default_factory=set)
 
@@ -127,8 +127,9 @@ class Supervisor:
             )
 
     def _on_joined(self, node: int, frame: dict[str, Any]) -> None:
-        for rank in frame["ranks"]:
-            self._mark_ready(int(rank))
+        for rank in map(int, frame["ranks"]):
+            if self.ranks[rank].state != "ended":
+                self.ranks[rank].state = "joined"
 
     def _on_fault(self, node: int, frame: dict[str, Any]) -> None:
         rank = int(frame.get("rank", self.plan.nodes[node].ranks[0].rank))
@@ -161,8 +162,10 @@ class Supervisor:
     def _mark_ready(self, rank: int) -> None:
         if self.ranks[rank].state != "ended":
             self.ranks[rank].state = "ready"
-        if not self._ready_told and all(entry.state in ("ready", "ended") for entry in self.ranks.values()):
-            self._ready_told = True
+        if not self._go_told and all(
+            entry.state in ("ready", "joined", "ended") for entry in self.ranks.values()
+        ):
+            self._go_told = True
             self.nodes.send_all({"kind": "go"})
 
     def _on_rank_exit(self, node: int, frame: dict[str, Any]) -> None:
@@ -221,16 +224,22 @@ class Supervisor:
         if self._settle_until is not None and now >= self._settle_until:
             self._settle_until = None
             self._stop("broken", BROKEN_GRACE_S)
-        if self._stop_how or self._ready_told:
-            return
-        waiting = [rank for rank, entry in self.ranks.items() if entry.state in ("waiting", "started")]
-        told = any(entry.state == "ready" for entry in self.ranks.values()) or self.spec.recipe is not None
-        if waiting and told and now >= self._next_word:
+        waiting = [] if self._stop_how else self._awaited()
+        if waiting and now >= self._next_word:
             self._next_word = now + WAITING_EVERY_S
             self.view.status(f"waiting for {self._name_ranks(waiting)}")
-        if waiting and told and now - begun > self.start_limit_s:
+        if waiting and now - begun > self.start_limit_s:
             self._late = self._name_ranks(waiting)
             self._stop("broken", BROKEN_GRACE_S)
+
+    def _awaited(self) -> list[int]:
+        """Ranks that others wait for; none for a single rank, or for scripts that never meet."""
+        states = {rank: entry.state for rank, entry in self.ranks.items()}
+        if self.spec.recipe is not None and not self._go_told:
+            return [rank for rank, state in states.items() if state in ("waiting", "started")]
+        if len(states) == 1 or (self.spec.recipe is None and "joined" not in states.values()):
+            return []
+        return [rank for rank, state in states.items() if state not in ("joined", "ended")]
 
     def _name_ranks(self, ranks: Sequence[int]) -> str:
         nodes = sorted({self.ranks[rank].node for rank in ranks})

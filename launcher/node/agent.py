@@ -21,9 +21,11 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Set
 
 from . import environment, guardian, network, probe, process_tree, wire
+from .import_process import ImportProcess
+from .joined import joined_ranks
 from .output import LogWriter
 from .ranks import RankProcess, exit_status, spawn_rank
 
@@ -31,6 +33,7 @@ BROKEN_GRACE_S = 1.0
 LOST_AFTER_S = 10.0
 OUT_BUFFER_BYTES = 4 * 1024 * 1024
 AFTER_RANKS_S = 0.3
+JOINED_EVERY_S = 0.5
 
 
 class Agent:
@@ -58,6 +61,7 @@ class Agent:
         self._variables: Dict[str, str] = {}
         self._order: Dict[str, Any] = {}
         self._port: Optional[network.MasterPort] = None
+        self._importer: Optional[ImportProcess] = None
         self._lost_after = LOST_AFTER_S
         self._heard = time.monotonic()
         self._kill_at: Optional[float] = None
@@ -65,6 +69,8 @@ class Agent:
         self._head_gone = ""
         self._ending = False
         self._skipped: Dict[int, int] = {}
+        self._joined: Set[int] = set()
+        self._look_for_joined_at = 0.0
         self._terminated = False
 
     # ---- the loop
@@ -105,7 +111,26 @@ class Agent:
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             self._kill_all()
+        if (
+            self.ranks
+            and not self._stopping
+            and len(self._joined) < len(self.ranks)
+            and now >= self._look_for_joined_at
+        ):
+            self._look_for_joined_at = now + JOINED_EVERY_S
+            self._tell_joined()
         self._resume_reading()
+
+    def _tell_joined(self) -> None:
+        absent = {
+            rank.rank: rank.pid
+            for rank in self.ranks.values()
+            if rank.rank not in self._joined and rank.status is None
+        }
+        fresh = joined_ranks(absent, int(self._order["variables"]["MASTER_PORT"]))
+        if fresh:
+            self._joined |= fresh
+            self.send({"kind": "joined", "ranks": sorted(fresh)})
 
     def _drain_wake(self) -> None:
         try:
@@ -220,7 +245,16 @@ class Agent:
         report = probe.look(message, variables)
         report.update(setup=steps, orphans=orphans)
         self._variables = variables
+        no_cards = not (report.get("cards") or {}).get("count")
+        if message.get("start") == "fork" or (message.get("start") == "auto" and no_cards):
+            self._done_jobs.append(lambda: self._start_importer(message, report))
         return {"kind": "report", "report": report}
+
+    def _start_importer(self, message: Dict[str, Any], report: Dict[str, Any]) -> None:
+        """In the main thread, since the kernel ties its life to the thread that makes it."""
+        python = (report.get("python") or {}).get("path")
+        if python and not self._ending:
+            self._importer = ImportProcess(python, self.home, message, report, self._variables)
 
     def _listen(self, message: Dict[str, Any]) -> None:
         self._close_port()
@@ -243,24 +277,21 @@ class Agent:
     # ---- ranks
 
     def _start(self, order: Dict[str, Any]) -> None:
-        self._close_port()
         self._order = order
         self._stopping = ""
+        self._joined = set()
         self._kill_at = None
-        for which in order["ranks"]:
-            try:
-                rank = spawn_rank(order, which, self._variables)
-            except OSError as error:
-                self.send(
-                    {
-                        "kind": "fault",
-                        "rank": which["rank"],
-                        "error": "%s: %s" % (order["argv"][0], error.strerror),
-                    }
-                )
-                self._start_stop("broken", 0.0)
-                return
-            self.ranks[rank.rank] = rank
+        try:
+            started = self._fork_ranks(order) or self._spawn_ranks(order)
+        except OSError as error:
+            why = "%s: %s" % (order["argv"][0], error.strerror or error)
+            self.send({"kind": "fault", "rank": order["ranks"][0]["rank"], "error": why})
+            self._kill_all()
+            self.send({"kind": "stopped", "left": [], "log_error": ""})
+            return
+        finally:
+            self._close_port()
+        for rank in started:
             self._selector.register(
                 rank.pipe, selectors.EVENT_READ, lambda rank=rank: self._read_output(rank)
             )
@@ -269,7 +300,30 @@ class Agent:
                     rank.channel, selectors.EVENT_READ, lambda rank=rank: self._read_channel(rank)
                 )
                 rank.tell(dict(order["recipe"], kind="recipe"))
-        self.send({"kind": "started", "pids": {str(rank.rank): rank.pid for rank in self.ranks.values()}})
+        self.send({"kind": "started", "pids": {str(rank.rank): rank.pid for rank in started}})
+
+    def _fork_ranks(self, order: Dict[str, Any]) -> List[RankProcess]:
+        """Fork the ranks from the import process; an empty list when there is none or it is not fit for it."""
+        if order.get("start") != "fork" or self._importer is None:
+            return []
+        started, reason = self._importer.fork(order, self._variables, self._port)
+        if reason:
+            note = {
+                "kind": "note",
+                "data": {"message": "ranks are started as processes of their own: %s" % reason},
+            }
+            self.send(
+                {"kind": "event", "rank": order["ranks"][0]["rank"], "event": note, "time": time.time()}
+            )
+        self.ranks.update({rank.rank: rank for rank in started})
+        return started
+
+    def _spawn_ranks(self, order: Dict[str, Any]) -> List[RankProcess]:
+        self._close_port()
+        for which in order["ranks"]:
+            rank = spawn_rank(order, which, self._variables, self.home)
+            self.ranks[rank.rank] = rank
+        return list(self.ranks.values())
 
     def _read_output(self, rank: RankProcess) -> None:
         pipe = rank.pipe
@@ -367,6 +421,8 @@ class Agent:
 
     def _end_all_ranks(self) -> None:
         """The last rank is gone: end what they left, then say so."""
+        if self._importer is not None:
+            self._importer.end_store()
         left = self._end_leftovers()
         for rank in self.ranks.values():
             self._close_rank(rank)
@@ -406,24 +462,31 @@ class Agent:
     def _kill_all(self) -> None:
         for rank in self.ranks.values():
             rank.signal(signal.SIGKILL)
-        for process in process_tree.descendants(os.getpid(), leave_out=(self._guardian,)):
+        for process in process_tree.descendants(os.getpid(), leave_out=self._keepers()):
             process_tree.send_signal(process, signal.SIGKILL)
+
+    def _keepers(self) -> List[int]:
+        """Our own helpers, which are not part of a rank."""
+        return [self._guardian] + ([self._importer.pid] if self._importer is not None else [])
 
     def _end_leftovers(self) -> List[int]:
         """End what ranks started and left running; returns the pids that not even KILL ended."""
         deadline = time.monotonic() + AFTER_RANKS_S
         while True:
-            left = process_tree.descendants(os.getpid(), leave_out=(self._guardian,))
+            left = process_tree.descendants(os.getpid(), leave_out=self._keepers())
             if not left or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
         stubborn = process_tree.kill_until_gone(left)
-        while stubborn and process_tree.descendants(os.getpid(), leave_out=(self._guardian,)):
+        while stubborn and process_tree.descendants(os.getpid(), leave_out=self._keepers()):
             return [pid for pid, _ in stubborn]
         return []
 
     def _leave(self) -> NoReturn:
         self._close_port()
+        if self._importer is not None:
+            self._importer.close()
+            self._importer = None
         self._end_leftovers()
         self.send({"kind": "ended"})
         deadline = time.monotonic() + 2.0

@@ -10,10 +10,11 @@ import array
 import fcntl
 import ipaddress
 import os
+import select
 import socket
 import struct
 import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 SIOCGIFCONF = 0x8912
 REACH_LIMIT_S = 5.0
@@ -92,7 +93,7 @@ class MasterPort:
 
     def __init__(self, port: int = 0) -> None:
         self._sockets: List[socket.socket] = []
-        first = _listen(socket.AF_INET, "0.0.0.0", port)  # noqa: S104  every NIC: which one others use is what we find out
+        first = _listen(socket.AF_INET, "0.0.0.0", port)  # noqa: S104  every NIC: which one serves is to be found out
         self.port: int = first.getsockname()[1]
         self._sockets.append(first)
         if socket.has_ipv6:
@@ -100,17 +101,42 @@ class MasterPort:
                 self._sockets.append(_listen(socket.AF_INET6, "::", self.port))
             except OSError:
                 pass
-        for sock in self._sockets:
-            threading.Thread(target=_answer, args=(sock,), daemon=True).start()
+        self._wake_reading, self._wake_writing = os.pipe()
+        self._thread = threading.Thread(target=self._answer, daemon=True)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        while True:
+            waited_on: List[Union[socket.socket, int]] = [*self._sockets, self._wake_reading]
+            ready, _, _ = select.select(waited_on, [], [])
+            if self._wake_reading in ready:
+                return
+            for sock in [sock for sock in self._sockets if sock in ready]:
+                try:
+                    connection, _ = sock.accept()
+                    connection.settimeout(REACH_LIMIT_S)
+                    connection.sendall(b"dcu-launch " + connection.recv(64))
+                    connection.close()
+                except OSError:
+                    pass
+
+    def _stop_answering(self) -> None:
+        if self._thread.is_alive():
+            os.write(self._wake_writing, b"w")
+            self._thread.join(REACH_LIMIT_S)
+
+    def take(self) -> int:
+        """The listening descriptor of the port, for a store that goes on with it: who connects meanwhile only waits."""
+        self._stop_answering()
+        return os.dup(self._sockets[0].fileno())
 
     def close(self) -> None:
         """Give the port free, for rank 0 to bind."""
+        self._stop_answering()
         for sock in self._sockets:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             sock.close()
+        os.close(self._wake_reading)
+        os.close(self._wake_writing)
 
 
 def _listen(family: int, address: str, port: int) -> socket.socket:
@@ -121,21 +147,6 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
     sock.bind((address, port))
     sock.listen(256)
     return sock
-
-
-def _answer(sock: socket.socket) -> None:
-    while True:
-        try:
-            connection, _ = sock.accept()
-        except OSError:
-            return
-        try:
-            connection.settimeout(REACH_LIMIT_S)
-            connection.sendall(b"dcu-launch " + connection.recv(64))
-        except OSError:
-            pass
-        finally:
-            connection.close()
 
 
 def reach(candidates: Sequence[str], port: int, nonce: str) -> Dict[str, Any]:

@@ -18,6 +18,8 @@ from . import process_tree
 from .guardian import RUN_VARIABLE
 from .output import Tail
 
+#: stands in a recipe's argv for the folder that holds our code
+CODE_FOLDER = "@launcher@"
 CHANNEL_VARIABLE = "DCU_LAUNCH_CHANNEL"
 READ_BYTES = 64 * 1024
 
@@ -102,7 +104,9 @@ def _parse_line(line: bytes) -> Optional[Dict[str, Any]]:
     return message if isinstance(message, dict) and "kind" in message else None
 
 
-def spawn_rank(order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str, str]) -> RankProcess:
+def spawn_rank(
+    order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str, str], home: str
+) -> RankProcess:
     """Start one rank as a process of its own.
 
     Args:
@@ -110,10 +114,12 @@ def spawn_rank(order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str
             ``recipe`` (None for scripts).
         which: ``rank``, ``local_rank``, ``variables`` and ``arguments`` of this rank alone.
         variables: the node's environment as ``environment.make_environment`` left it.
+        home: the folder that holds our code, for recipes.
 
     Raises:
         OSError: the program cannot be started.
     """
+    argv = [home if word == CODE_FOLDER and order.get("recipe") else word for word in order["argv"]]
     environment = rank_environment(order, which, variables)
     ours, theirs = socket.socketpair() if order.get("recipe") else (None, None)
     reading, writing = os.pipe()
@@ -124,7 +130,7 @@ def spawn_rank(order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str
     agent = os.getpid()
     try:
         process = subprocess.Popen(
-            [os.fsencode(word) for word in order["argv"] + which.get("arguments", [])],
+            [os.fsencode(word) for word in argv + which.get("arguments", [])],
             env=environment,
             cwd=order["workdir"],
             stdin=subprocess.DEVNULL,
@@ -132,7 +138,7 @@ def spawn_rank(order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str
             stderr=writing,
             pass_fds=keep,
             start_new_session=True,
-            preexec_fn=lambda: _before_exec(agent),
+            preexec_fn=lambda: before_exec(agent),
         )
     except OSError:
         os.close(reading)
@@ -159,7 +165,8 @@ def spawn_rank(order: Dict[str, Any], which: Dict[str, Any], variables: Dict[str
     )
 
 
-def _before_exec(agent: int) -> None:
+def before_exec(agent: int) -> None:
+    """In the new process: end with the agent, and start with the signals as a shell would leave them."""
     process_tree.die_with_parent(agent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)

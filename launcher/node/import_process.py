@@ -1,0 +1,138 @@
+"""The agent's end of the import process: started while checks run, asked to fork the ranks when the order comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import importer, network, process_tree
+from .ranks import RankProcess, before_exec, log_path, rank_environment
+
+IMPORTER_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.node.importer import main; "
+    "sys.exit(main(int(sys.argv[2]), int(sys.argv[3])))"
+)
+FORK_LIMIT_S = 120.0
+
+
+class ImportProcess:
+    """The agent's end of the import process (``importer``): started while checks run, asked to fork when the order comes.
+
+    Args:
+        message: ``prepare``: ``modules`` to import, ``import_defaults`` variables, ``slots`` as far as known.
+    """
+
+    def __init__(
+        self,
+        python: str,
+        home: str,
+        message: Dict[str, Any],
+        report: Dict[str, Any],
+        variables: Dict[str, str],
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        environment = dict(variables)
+        for name, value in message.get("import_defaults", {}).items():
+            environment.setdefault(name, value)
+        # its worker threads would make the process unfit to fork; ranks get the variable as the user left it
+        environment["OPENBLAS_NUM_THREADS"] = "1"
+        cards = (report.get("cards") or {}).get("count") or 1
+        local_world = int(message.get("slots") or cards)
+        environment.setdefault(
+            "OMP_NUM_THREADS", str(max(1, min(16, (report.get("cpus") or 1) // local_world)))
+        )
+        agent = os.getpid()
+        argv = [python, "-u", "-c", IMPORTER_PROGRAM, home, str(agent), str(theirs.fileno())]
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            cwd=message["workdir"] if os.path.isdir(message["workdir"]) else None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            preexec_fn=lambda: before_exec(agent),
+        )
+        theirs.close()
+        process.returncode = 0
+        self.pid = process.pid
+        self._started = process_tree.start_time(process.pid) or 0
+        self._socket = ours
+        self._store: Optional[process_tree.ProcessId] = None
+        self._home = home
+        importer.send_with_descriptors(ours, {"kind": "import", "modules": message.get("modules", [])}, [])
+
+    def fork(
+        self, order: Dict[str, Any], variables: Dict[str, str], port: Optional[network.MasterPort]
+    ) -> Tuple[List[RankProcess], str]:
+        """The forked ranks and an empty text, or no rank and the reason."""
+        message: Dict[str, Any] = {
+            "kind": "fork", "workdir": order["workdir"], "home": self._home, "target": order["target"], "ranks": [],
+        }  # fmt: skip
+        given: List[int] = []
+        parts = []
+        for which in order["ranks"]:
+            reading, writing = os.pipe()
+            ours, theirs = socket.socketpair() if order.get("recipe") else (None, None)
+            entry = dict(which, environment=rank_environment(order, which, variables), output=len(given))
+            given.append(writing)
+            if theirs is not None:
+                entry["channel"] = len(given)
+                given.append(theirs.detach())
+            message["ranks"].append(entry)
+            parts.append((which, reading, ours))
+        if order.get("host_store") and port is not None:
+            address = order["variables"]["MASTER_ADDR"]
+            message["store"] = {"address": address, "port": port.port, "descriptor": len(given)}
+            given.append(port.take())
+            for entry in message["ranks"]:
+                entry["environment"]["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        answer = self._ask(message, given)
+        for descriptor in given:
+            os.close(descriptor)
+        pids = (answer or {}).get("pids", {})
+        store_pid = (answer or {}).get("store_pid")
+        if store_pid:
+            self._store = (store_pid, process_tree.start_time(store_pid) or 0)
+        if not pids:
+            for _, reading, ours in parts:
+                os.close(reading)
+                if ours is not None:
+                    ours.close()
+            return [], str((answer or {}).get("reason", "the import process ended"))
+        return [self._take(order, part, pids[str(part[0]["rank"])]) for part in parts], ""
+
+    def _ask(self, message: Dict[str, Any], given: List[int]) -> Optional[Dict[str, Any]]:
+        try:
+            importer.send_with_descriptors(self._socket, message, given)
+            self._socket.settimeout(FORK_LIMIT_S)
+            while True:
+                answer, _ = importer.receive_with_descriptors(self._socket)
+                if answer is None or answer["kind"] != "imported":
+                    return answer
+        except OSError as error:
+            return {"reason": str(error)}
+
+    def _take(self, order: Dict[str, Any], part: Any, pid: int) -> RankProcess:
+        which, reading, channel = part
+        os.set_blocking(reading, False)
+        if channel is not None:
+            channel.setblocking(False)
+        started = process_tree.start_time(pid) or 0
+        path = log_path(order, which["rank"])
+        return RankProcess(which["rank"], which["local_rank"], pid, started, reading, channel, path)
+
+    def end_store(self) -> None:
+        """End the rendezvous store, which nobody needs once the ranks are gone."""
+        if self._store is not None:
+            process_tree.send_signal(self._store, signal.SIGKILL)
+            self._store = None
+
+    def close(self) -> None:
+        """End the import process; the ranks forked from it are not its children any more."""
+        self._socket.close()
+        process_tree.send_signal((self.pid, self._started), signal.SIGKILL)

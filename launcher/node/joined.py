@@ -1,0 +1,57 @@
+"""Which ranks have come to the rendezvous, seen from outside: those that hold a connection to the master's port.
+
+Any script that calls ``init_process_group`` connects to the store there and stays connected, so nothing has to be
+changed in it to say which rank the others are waiting for. Runs in the agent.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, Iterable, Set
+
+_ESTABLISHED = "01"
+
+
+def joined_ranks(pids: Dict[int, int], port: int) -> Set[int]:
+    """Ranks (by pid) with an established TCP connection to ``port`` of whatever address (proc(5), /proc/pid/net/tcp)."""
+    found = set()
+    for rank, pid in pids.items():
+        inodes = _connected_inodes(pid, port)
+        if inodes and inodes & _held_inodes(pid):
+            found.add(rank)
+    return found
+
+
+def _connected_inodes(pid: int, port: int) -> Set[str]:
+    inodes = set()
+    wanted = "%04X" % port
+    for table in ("tcp", "tcp6"):
+        for fields in _rows("/proc/%d/net/%s" % (pid, table)):
+            if len(fields) > 9 and fields[3] == _ESTABLISHED and fields[2].rpartition(":")[2] == wanted:
+                inodes.add(fields[9])
+    return inodes
+
+
+def _rows(path: str) -> Iterable[list]:  # type: ignore[type-arg]  # Python 3.8 has no list[str]
+    try:
+        with open(path) as file:
+            return [line.split() for line in file.read().split("\n")[1:]]
+    except OSError:
+        return []
+
+
+def _held_inodes(pid: int) -> Set[str]:
+    held = set()
+    folder = "/proc/%d/fd" % pid
+    try:
+        entries = os.listdir(folder)
+    except OSError:
+        return held
+    for entry in entries:
+        try:
+            target = os.readlink(os.path.join(folder, entry))
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            held.add(target[8:-1])
+    return held
