@@ -22,11 +22,13 @@ from launcher.base.variable import (
     MASK,
     PROXY_NAMES,
     SENT_PATTERNS,
+    is_inherited,
     is_launcher_name,
     is_secret,
     is_visibility,
     mask,
     match_pattern,
+    printable,
     why_not_sent,
     why_not_settable,
 )
@@ -34,7 +36,7 @@ from launcher.base.variable import (
 __all__ = [
     "DCU_DEFAULTS", "LAUNCHER_NAMES", "LAUNCHER_PREFIXES", "MASK", "PROXY_NAMES", "SENT_PATTERNS",
     "EnvGroup", "EnvOp", "EnvPlan", "EnvRow", "HostLike", "apply_ops", "explain_env", "is_launcher_name",
-    "is_secret", "is_visibility", "mask", "plan_env", "plan_envs", "why_not_settable",
+    "is_secret", "is_visibility", "mask", "plan_env", "plan_envs", "printable", "why_not_settable",
 ]  # fmt: skip
 
 
@@ -197,7 +199,7 @@ def _plan_host(
         if not reason:
             source = f"pattern {match_pattern(name)}" if match_pattern(name) else "cards of this machine"
             sent.append(EnvOp(name, "set", environ[name], source))
-        elif name not in asked and not (host.is_local and not is_launcher_name(name)):
+        elif name not in asked and not (host.is_local and is_inherited(name)):
             skipped.append((name, reason))
     return EnvPlan(tuple(sent), ops, tuple(skipped))
 

@@ -24,6 +24,8 @@ LAUNCHER_NAMES = frozenset({
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
 })  # fmt: skip
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "DCU_LAUNCH_")
+#: what mpirun and srun tell their own ranks: not inherited either, Accelerate would believe it
+FOREIGN_RANK_PREFIXES = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 
 #: on DCU nodes, where still unset after everything the user said
 DCU_DEFAULTS = MappingProxyType({
@@ -74,6 +76,11 @@ def is_visibility(name: str) -> bool:
     return name in ("GPU_DEVICE_ORDINAL", "NVIDIA_VISIBLE_DEVICES") or name.endswith("_VISIBLE_DEVICES")
 
 
+def is_inherited(name: str) -> bool:
+    """Whether a rank on this machine may keep the variable from the shell dcu-launch was started in."""
+    return not is_launcher_name(name) and not name.startswith(FOREIGN_RANK_PREFIXES)
+
+
 def match_pattern(name: str) -> str | None:
     """The pattern of SENT_PATTERNS by which the name is sent, or None."""
     return next((pattern for pattern in SENT_PATTERNS if fnmatchcase(name, pattern)), None)
@@ -94,18 +101,22 @@ def why_not_sent(name: str, to_this_machine: bool = False) -> str:
     """
     if name.startswith("BASH_FUNC_") or name.endswith(("%%", "()")):
         return "a shell function"
-    own = _why_never(name)
-    if own:
-        return own
+    never = _why_never(name)
+    if never:
+        return never
     if is_visibility(name):
         cure = "use devices= or env.NAME= in the hostfile, or --env"
         return "" if to_this_machine else f"card numbers differ from node to node: {cure}"
-    if match_pattern(name):
-        return ""
+    return "" if match_pattern(name) else _why_unmatched(name)
+
+
+def _why_unmatched(name: str) -> str:
     if any(fnmatchcase(name, pattern) for pattern in _MACHINE_PATTERNS):
         return "belongs to this machine or login"
     if name in (*PROXY_NAMES, "no_proxy", "NO_PROXY"):
         return "each node keeps its own proxy; --env sends it"
+    if not is_inherited(name):
+        return "tells a rank of another launcher its place"
     return "no pattern matches it; --env sends it"
 
 
@@ -129,3 +140,9 @@ def is_secret(name: str) -> bool:
 def mask(name: str, value: str) -> str:
     """The value as it may be shown or saved: hidden for secret names, logins taken out of URLs."""
     return MASK if value and is_secret(name) else _URL_LOGIN.sub(MASK, value)
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """Text for a screen: control characters and broken bytes visible, at most ``limit`` characters."""
+    visible = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return visible if limit is None or len(visible) <= limit else visible[: limit - 3] + "..."

@@ -55,33 +55,49 @@ def show_env(
         explain: a line for each variable that stays, and values at full length.
     """
     plans = plan_envs(environ, config_env, env_files, env_options, hosts)
+    groups = explain_env(plans, hosts)
     blocks = [_ORDER]
-    blocks += ["\n".join(_block(group, hosts, explain)) + "\n" for group in explain_env(plans, hosts)]
+    blocks += ["\n".join(_going(group, hosts, explain)) + "\n" for group in groups]
+    alike: dict[tuple[EnvRow, ...], list[int]] = {}
+    for group in groups:
+        staying = tuple(row for row in group.rows if row.operation == "not sent")
+        alike.setdefault(staying, []).extend(group.hosts)
+    for rows, indexes in alike.items():
+        if rows:
+            blocks.append(
+                f"not sent to {_names(hosts, indexes)}:\n" + "\n".join(_staying(rows, explain)) + "\n"
+            )
     return "\n".join(blocks)
 
 
-def _block(group: EnvGroup, hosts: Sequence[Host], explain: bool) -> Iterator[str]:
+def _names(hosts: Sequence[Host], indexes: Sequence[int]) -> str:
     from launcher.hosts.hostfile import unique_labels
     from launcher.hosts.target import fold_names
 
     labels = unique_labels(hosts)
-    yield f"{fold_names(labels[index] for index in group.hosts)}:"
-    going = [row for row in group.rows if row.operation != "not sent"]
-    yield from _table(going, explain)
+    return fold_names(labels[index] for index in indexes)
+
+
+def _going(group: EnvGroup, hosts: Sequence[Host], explain: bool) -> Iterator[str]:
+    yield f"{_names(hosts, group.hosts)}:"
+    yield from _table([row for row in group.rows if row.operation != "not sent"], explain)
     if group.is_local:
         yield "  inherited   all else: ranks start on this machine"
-    staying = [row for row in group.rows if row.operation == "not sent"]
+
+
+def _staying(rows: Sequence[EnvRow], explain: bool) -> Iterator[str]:
+    """The variables that stay, a line each when explained, else by reason."""
     if explain:
-        width = max((len(printable(row.name)) for row in staying), default=0)
-        yield from (f"  not sent    {printable(row.name):{width}}  {row.why}" for row in staying)
+        width = max(len(printable(row.name)) for row in rows)
+        yield from (f"  {printable(row.name):{width}}  {row.why}" for row in rows)
         return
     reasons: dict[str, list[str]] = {}
-    for row in staying:
+    for row in rows:
         reasons.setdefault(row.why, []).append(printable(row.name))
     for why, names in reasons.items():
-        yield f"  not sent    {why}:"
+        yield f"  {why}:"
         yield from textwrap.wrap(
-            " ".join(names), 100, initial_indent=" " * 16, subsequent_indent=" " * 16, break_on_hyphens=False
+            " ".join(names), 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.base.env import MASK, is_secret, why_not_settable
+from launcher.base.env import MASK, is_secret, printable, why_not_settable
 from launcher.base.errors import HostfileError
 from launcher.hosts.host import Host
 from launcher.hosts.target import (
@@ -331,9 +331,7 @@ def _list_problems(lines: Sequence[_Line]) -> str:
 def _show_text(text: str) -> str:
     """The line for a message: secrets masked, control characters visible, 160 characters at most."""
 
-    text = _mask_secrets(text)
-    visible = "".join(char if char.isprintable() or char == "\t" else f"\\u{ord(char):04x}" for char in text)
-    return visible if len(visible) <= 160 else visible[:157] + "..."
+    return printable(_mask_secrets(text).replace("\t", " "), limit=160)
 
 
 def _mask_secrets(text: str) -> str:

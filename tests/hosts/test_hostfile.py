@@ -247,7 +247,7 @@ def test_all_bad_lines_are_told_at_once_and_good_ones_not():
         "    W3 slots=0 slot=1",
         "hf:5: slots=4abc is not a whole number from 1 to 1024; expected: slots=N, the number of ranks, as in slots=8",
         "hf:5: host W0 is already on line 1; expected: each host once; containers on one host differ by port",
-        "    W0\tslots=4abc",
+        "    W0 slots=4abc",
     ]
 
 
