@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from functools import cache
 from types import MappingProxyType
 
 #: names taken along from the head's environment without being asked for (documented in docs/environment.md)
@@ -81,6 +82,7 @@ def is_inherited(name: str) -> bool:
     return not is_launcher_name(name) and not name.startswith(FOREIGN_RANK_PREFIXES)
 
 
+@cache
 def match_pattern(name: str) -> str | None:
     """The pattern of SENT_PATTERNS by which the name is sent, or None."""
     return next((pattern for pattern in SENT_PATTERNS if fnmatchcase(name, pattern)), None)
@@ -93,6 +95,7 @@ def why_not_settable(name: str) -> str:
     return _why_never(name)
 
 
+@cache  # asked for every variable of the head, for every host
 def why_not_sent(name: str, to_this_machine: bool = False) -> str:
     """Why a variable of the head is not sent by pattern; empty when it is sent.
 

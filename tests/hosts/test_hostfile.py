@@ -160,7 +160,7 @@ def test_values_in_quotes():
         ("W1 rubbish", "'rubbish' is not key=value; expected: key=value words"),
         ("W1 slot=8", "unknown key 'slot', did you mean slots=?"),
         ("W1 Slots=8", "unknown key 'Slots', did you mean slots=?"),
-        ("W1 pyton=x", "unknown key 'pyton', did you mean python=?"),
+        ("W1 pythno=x", "unknown key 'pythno', did you mean python=?"),
         ("W1 gpus=8", "unknown key 'gpus', did you mean slots=N?"),
         ("W1 port=22", "unknown key 'port', did you mean host:port?"),
         ("W1 zzz=1", "unknown key 'zzz'; expected: slots= devices= python= setup= key= addr= env.NAME="),
