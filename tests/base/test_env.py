@@ -518,5 +518,5 @@ def test_standard_library_only(module: str):
     names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[1] for name in names if name.startswith("launcher")} <= {"base"}
     assert names - {name for name in names if name.startswith("launcher.base")} <= {
-        "__future__", "collections.abc", "dataclasses", "fnmatch", "pathlib", "types", "typing",
+        "__future__", "collections.abc", "dataclasses", "fnmatch", "functools", "pathlib", "types", "typing",
     }  # fmt: skip
