@@ -85,9 +85,14 @@ def open_nodes(request: Request, inbox: Inbox, folder: RunFolder | None) -> Iter
     try:
         yield nodes
     finally:
-        unconfirmed = nodes.end()
-        if unconfirmed and not nodes.lost:
-            click.echo(f"dcu-launch: warning: no word of a clean end from {', '.join(unconfirmed)}", err=True)
+        end_nodes(nodes)
+
+
+def end_nodes(nodes: Nodes) -> None:
+    """Have all agents end, and name those that did not say that nothing is left."""
+    unconfirmed = nodes.end()
+    if unconfirmed:
+        click.echo(f"dcu-launch: warning: no word of a clean end from {', '.join(unconfirmed)}", err=True)
 
 
 def _token(request: Request) -> str:
@@ -241,6 +246,7 @@ def run_ranks(nodes: Nodes, request: Request, reports: Sequence[NodeReport], fol
             break
         folder.add_event("retry", attempt=attempt, data={"why": f"port {plan.master_port} was taken"})
         click.echo(f"dcu-launch: port {plan.master_port} was taken in the meantime, starting again", err=True)
+    end_nodes(nodes)
     return conclude(outcome, request, folder)
 
 

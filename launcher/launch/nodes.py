@@ -37,6 +37,7 @@ class Nodes:
         self._heard = [now] * len(sessions)
         self._pinged = now - PING_EVERY_S
         self.lost: dict[int, str] = {}
+        self._ended = False
 
     def set_tick(self, tick: Callable[[], None]) -> None:
         """Have something else done while waiting."""
@@ -149,6 +150,9 @@ class Nodes:
 
     def end(self, limit_s: float = 5.0) -> list[str]:
         """Have every agent end what is left and itself; returns the names of those that did not confirm."""
+        if self._ended:
+            return []
+        self._ended = True
         self.send_all({"kind": "end"})
         waiting = set(self.alive)
         for arrival in self.arrivals(time.monotonic() + limit_s) if waiting else ():

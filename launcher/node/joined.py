@@ -41,7 +41,7 @@ def _rows(path: str) -> Iterable[list]:  # type: ignore[type-arg]  # Python 3.8 
 
 
 def _held_inodes(pid: int) -> Set[str]:
-    held = set()
+    held: Set[str] = set()
     folder = "/proc/%d/fd" % pid
     try:
         entries = os.listdir(folder)

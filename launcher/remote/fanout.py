@@ -15,6 +15,9 @@ from launcher.hosts.host import Host
 from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox, Session, Stream
 
+#: early agents must not take the head for lost while late hosts are still being reached
+PING_EVERY_S = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -72,6 +75,7 @@ def _collect(
     hosts: Sequence[Host], results: queue.SimpleQueue[Opened], tick: Callable[[list[str]], None]
 ) -> list[Opened]:
     outcome: dict[int, Opened] = {}
+    pinged = time.monotonic()
     try:
         while len(outcome) < len(hosts):
             try:
@@ -79,6 +83,10 @@ def _collect(
                 outcome[opened.node] = opened
             except queue.Empty:
                 tick([host.name for node, host in enumerate(hosts) if node not in outcome])
+            if time.monotonic() - pinged > PING_EVERY_S:
+                pinged = time.monotonic()
+                for session in [opened.session for opened in outcome.values() if opened.session is not None]:
+                    session.send({"kind": "ping"})
     except BaseException:
         for opened in outcome.values():
             if opened.session is not None:

@@ -1,0 +1,122 @@
+"""The agent's line to the head: frames in, frames out without ever blocking, and the lease. Runs in the agent.
+
+End of file on stdin, a broken stdout, or silence for ``lost_after`` seconds (the head pings each 2 s) mean that the head
+is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from typing import Any, Callable, Dict
+
+from . import wire
+
+LOST_AFTER_S = 10.0
+#: beyond so much unsent output, ranks' lines for the terminal are dropped (or ranks are not read, see ``RankGroup``)
+OUT_BUFFER_BYTES = 4 * 1024 * 1024
+CHUNK_BYTES = 256 * 1024
+
+
+class HeadLine:
+    """Both directions of the session.
+
+    Args:
+        obey: called with each message of the head.
+        lose: called once with the reason when the head is gone.
+
+    Attributes:
+        gone: why the head is gone; empty while it is there.
+        lost_after: seconds of silence that mean that it is gone.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        reading: int,
+        writing: int,
+        obey: Callable[[Dict[str, Any]], None],
+        lose: Callable[[str], None],
+    ) -> None:
+        self.gone = ""
+        self.lost_after = LOST_AFTER_S
+        self._selector = selector
+        self._reading, self._writing = reading, writing
+        self._obey, self._lose = obey, lose
+        self._frames = wire.FrameReader()
+        self._out = bytearray()
+        self._heard = time.monotonic()
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        selector.register(reading, selectors.EVENT_READ, self._read)
+
+    @property
+    def is_full(self) -> bool:
+        """True while the head takes less than ranks print."""
+        return len(self._out) >= OUT_BUFFER_BYTES
+
+    def send(self, message: Dict[str, Any]) -> None:
+        """Queue one JSON message."""
+        self._put(wire.pack_message(message))
+
+    def send_output(self, rank: int, data: bytes) -> None:
+        """Queue output of a rank."""
+        self._put(wire.pack_output(rank, data))
+
+    def watch(self, now: float) -> None:
+        """See whether the head has been silent for too long."""
+        if not self.gone and now - self._heard > self.lost_after:
+            self.lose("no word from the head for %.0f s" % (now - self._heard))
+
+    def lose(self, why: str) -> None:
+        """Note that the head is gone and have the ranks ended."""
+        if not self.gone:
+            self.gone = why
+            self._out.clear()
+            self._lose(why)
+
+    def drain(self, within_s: float) -> None:
+        """Send what is queued, waiting a little."""
+        deadline = time.monotonic() + within_s
+        while self._out and not self.gone and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self._flush()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._reading, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(self._reading)
+            self.lose("the head closed the session")
+            return
+        self._heard = time.monotonic()
+        try:
+            for frame in self._frames.feed(data):
+                if isinstance(frame, dict):
+                    self._obey(frame)
+        except wire.WireError as error:
+            self.lose(str(error))
+
+    def _put(self, data: bytes) -> None:
+        if not self.gone:
+            self._out += data
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._out:
+                del self._out[: os.write(self._writing, self._out[:CHUNK_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.lose("the session to the head is closed (%s)" % error.strerror)
+        registered = self._writing in self._selector.get_map()
+        if self._out and not registered:
+            self._selector.register(self._writing, selectors.EVENT_WRITE, self._flush)
+        elif not self._out and registered:
+            self._selector.unregister(self._writing)
