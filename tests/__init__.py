@@ -1,0 +1,1 @@
+"""The tests. Importable as ``tests``, so that they share the lab and the fakes."""

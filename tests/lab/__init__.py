@@ -1,0 +1,1 @@
+"""The lab: hosts with a real sshd in namespaces of one machine. Start reading in ``lab.py``."""
