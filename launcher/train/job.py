@@ -1,0 +1,168 @@
+"""One rank's job from rows to result, in running order. Called once the ranks have met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from launcher.base.config import Recipe, pick_learning_rate, warn_learning_rate
+from launcher.base.errors import ConfigError, UsageError
+from launcher.train import checkpoint
+from launcher.train.channel import Channel
+from launcher.train.data import RunData, load_data, make_limits
+from launcher.train.engine import Engine, make_accelerator, make_optimizer, prepare
+from launcher.train.loop import Progress, Setup, has_experts, run_loop
+from launcher.train.loss import Objective, can_use_places
+from launcher.train.methods import Tuned, apply_method, check_method
+from launcher.train.metrics import MetricsFile
+from launcher.train.model import load_model, load_model_config, load_tokenizer
+from launcher.train.optimizer_state import named_trainable, restore
+from launcher.train.pack import steps_per_epoch
+from launcher.train.precision import choose_attention, choose_precision, load_dtype, torch_dtype
+from launcher.train.result import write_result
+from launcher.train.stop import StopFlag
+from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
+
+if TYPE_CHECKING:
+    from launcher.train.main import Order
+
+
+def run_job(order: Order, world: World, device: Any, channel: Channel, stop: StopFlag) -> bool:
+    """Train and write the result; False when the run was asked to end before its last step."""
+    recipe = order.recipe
+    _check_same(order.config_hash, device)
+    data, config, precision = agree(lambda: _read_rows(recipe, device), device)
+    tuned, stored_dtype, notes = agree(lambda: _read_model(recipe, config, device, precision.value), device)
+    if world.is_main:
+        rate = warn_learning_rate(recipe)
+        for message in (*data.messages, f"precision {precision.value}: {precision.reason}", *notes):
+            channel.note(message)
+        if rate:
+            channel.warn(rate)
+    accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
+    objective = Objective(tuned.causal.to(device), can_use_places(tuned.causal, device))
+    optimizer = make_optimizer(recipe, tuned.causal, pick_learning_rate(recipe))
+    engine = prepare(accelerator, world, objective, optimizer)
+    progress = agree(lambda: _resume(order, world, device, engine, tuned, data, channel), device)
+    setup = Setup(
+        recipe, world, device, channel, stop, order.run_dir, data, make_limits(recipe, data.train, data.eval),
+        engine, tuned, _count_steps(recipe, data),
+        MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
+        _facts(order),
+    )  # fmt: skip
+    if not run_loop(setup, progress):
+        return False
+    if world.is_main:
+        path = write_result(setup, stored_dtype)
+        channel.send("result", {"path": str(path), "method": recipe.method, "base": recipe.model.path})
+    gather_floats([1.0], device)  # nobody leaves while rank 0 writes
+    return True
+
+
+def _check_same(text: str, device: Any) -> None:
+    marks = [row[0] for row in gather_floats([fingerprint(text)], device)]
+    different = [rank for rank, mark in enumerate(marks) if mark != marks[0]]
+    if different:
+        raise UsageError(f"ranks {different} have another recipe than rank 0")
+
+
+def _read_rows(recipe: Recipe, device: Any) -> tuple[RunData, Any, Any]:
+    if recipe.engine != "ddp":
+        raise ConfigError("engine: deepspeed is not in this version", "engine=ddp")
+    precision = choose_precision(recipe.train.precision, device)
+    tokenizer = load_tokenizer(recipe.model.path, recipe.model.trust_remote_code)
+    config = load_model_config(recipe, tokenizer)
+    check_method(recipe, config)
+    return load_data(recipe, tokenizer), config, precision
+
+
+def _read_model(recipe: Recipe, config: Any, device: Any, precision: str) -> tuple[Tuned, Any, list[str]]:
+    attention = choose_attention(recipe, device, torch_dtype(precision))
+    stored = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None) or torch_dtype("fp32")
+    causal = load_model(recipe, config, load_dtype(recipe, precision), attention.value)
+    causal.config.use_cache = False
+    tuned = apply_method(recipe, causal)
+    if recipe.train.gradient_checkpointing:
+        # not the re-entrant kind: it loses the adapters' gradients where inputs need none, and breaks DDP
+        causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return tuned, stored, [f"attention {attention.value}: {attention.reason}", tuned.describe()]
+
+
+def _count_steps(recipe: Recipe, data: RunData) -> int:
+    if recipe.train.max_steps:
+        return recipe.train.max_steps
+    per_epoch = steps_per_epoch(len(data.train.rows), recipe.train.global_batch_size)
+    return max(1, round(recipe.train.epochs * per_epoch))
+
+
+def _facts(order: Order) -> dict[str, Any]:
+    from launcher.train.main import versions
+
+    return {"run": order.run, "config_hash": order.config_hash, "versions": versions()}
+
+
+def _resume(
+    order: Order, world: World, device: Any, engine: Engine, tuned: Tuned, data: RunData, channel: Channel
+) -> Progress:
+    """Go on from a checkpoint, if the recipe asks for it and there is one; only rank 0 needs to see it."""
+    import torch
+
+    wish, folder, state = order.recipe.checkpoint.resume, None, dict[str, Any]()
+    if world.is_main:
+        checkpoint.sweep(order.run_dir)
+        folder = _find(wish, order.run_dir, channel)
+        if folder is not None:
+            state = checkpoint.read_state(folder)
+            _check_fits(folder, state, order.recipe, tuned, data, channel)
+    best = state.get("best_loss")
+    numbers = torch.tensor(
+        [state.get("step", 0), state.get("tokens", 0), state.get("optimizer_steps", 0),
+         float("inf") if best is None else best], dtype=torch.float64, device=device,
+    )  # fmt: skip
+    broadcast(numbers)
+    step, tokens, optimizer_steps, best_loss = numbers.tolist()
+    if step:
+        weights = checkpoint.read_tensors(folder, "trainable") if folder else None
+        moments = checkpoint.read_tensors(folder, "optimizer") if folder else None
+        restore(engine.raw_optimizer, named_trainable(tuned.causal), weights, moments, int(optimizer_steps))
+        scaler = engine.accelerator.scaler
+        if scaler is not None and state.get("scaler"):
+            scaler.load_state_dict(state["scaler"])
+        if world.is_main:
+            channel.note(f"goes on after step {int(step)} of {folder}")
+    return Progress(int(step), int(tokens), best_loss)
+
+
+def _find(wish: str, run_dir: Path, channel: Channel) -> Path | None:
+    if wish == "never":
+        return None
+    if wish == "auto":
+        folder, skipped = checkpoint.find_newest(run_dir)
+        for reason in skipped:
+            channel.warn(f"checkpoint passed over: {reason}")
+        return folder
+    try:
+        checkpoint.read_manifest(Path(wish))
+    except ValueError as error:
+        raise ConfigError(f"checkpoint.resume: {wish}: {error}") from None
+    return Path(wish)
+
+
+def _check_fits(
+    folder: Path, state: dict[str, Any], recipe: Recipe, tuned: Tuned, data: RunData, channel: Channel
+) -> None:
+    saved, here = checkpoint.read_tensors(folder, "trainable"), named_trainable(tuned.causal)
+    shapes = {name: tuple(t.shape) for name, t in saved.items()}, {n: tuple(p.shape) for n, p in here.items()}
+    if shapes[0] != shapes[1]:
+        raise ConfigError(
+            f"checkpoint.resume: {folder} holds other parameters (method {state.get('method')}, {len(saved)} tensors) "
+            f"than this recipe trains (method {recipe.method}, {len(here)})",
+            "the same method and its settings, or checkpoint.resume=never",
+        )
+    now = {
+        "global_batch_size": recipe.train.global_batch_size, "seed": recipe.train.seed,
+        "num_rows": len(data.train.rows),
+    }  # fmt: skip
+    changed = [f"{key} {state.get(key)} -> {value}" for key, value in now.items() if state.get(key) != value]
+    if changed:
+        channel.warn(f"rows will come in another order than before the checkpoint: {', '.join(changed)}")

@@ -1,0 +1,250 @@
+"""The loop: a step after another, until the end or a stop at the border of a step. Runs in every rank.
+
+Reading order is running order: ``run_loop`` -> ``run_step`` -> ``evaluate`` -> ``save``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from launcher.base.config import Recipe, pick_learning_rate
+from launcher.train import checkpoint
+from launcher.train.channel import Channel
+from launcher.train.data import RunData, make_batch
+from launcher.train.engine import Engine
+from launcher.train.methods import Tuned
+from launcher.train.metrics import MetricsFile
+from launcher.train.optimizer_state import collect_moments, named_trainable
+from launcher.train.pack import PackLimits, plan_step, rows_of_step, steps_per_epoch
+from launcher.train.schedule import rate_factor
+from launcher.train.stop import StopFlag
+from launcher.train.world import World, gather_floats
+
+_EVAL_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything that a step needs and that does not change.
+
+    Attributes:
+        num_steps: of the whole run, those before a resume included.
+        facts: go into each manifest: run, config hash, versions.
+    """
+
+    recipe: Recipe
+    world: World
+    device: Any
+    channel: Channel
+    stop: StopFlag
+    run_dir: Path
+    data: RunData
+    limits: PackLimits
+    engine: Engine
+    tuned: Tuned
+    num_steps: int
+    metrics: MetricsFile
+    facts: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the run stands.
+
+    Attributes:
+        step: the last one done.
+        tokens: learnt from up to there, padding not counted.
+        best_loss: lowest validation loss so far.
+        stop: whether any rank was asked to end; save: to write a checkpoint.
+    """
+
+    step: int = 0
+    tokens: int = 0
+    best_loss: float = math.inf
+    stop: bool = False
+    save: bool = False
+
+
+class NonFiniteError(Exception):
+    """A loss or gradient is not a number."""
+
+
+def run_loop(setup: Setup, progress: Progress) -> bool:
+    """Train up to the last step; False when the run was asked to end before."""
+    train = setup.recipe.train
+    setup.stop.arm()
+    while progress.step < setup.num_steps and not progress.stop:
+        row = run_step(setup, progress)
+        is_last, is_best = progress.step == setup.num_steps, False
+        if setup.data.eval.rows and (is_last or (train.eval_every and progress.step % train.eval_every == 0)):
+            loss = evaluate(setup, progress)
+            if loss is not None:
+                row["eval_loss"] = loss
+                is_best = loss < progress.best_loss
+                progress.best_loss = (
+                    min(loss, progress.best_loss) if math.isfinite(loss) else progress.best_loss
+                )
+        setup.metrics.write(progress.step, row)
+        due = train.save_every and progress.step % train.save_every == 0
+        if is_last or is_best or due or progress.stop or progress.save:
+            save(setup, progress, is_best)
+            progress.save = False
+    setup.stop.disarm()
+    return progress.step == setup.num_steps
+
+
+def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
+    """One optimizer step over the rows of all ranks; the row of figures about it."""
+    recipe, world, engine, tokens = setup.recipe, setup.world, setup.engine, setup.data.train
+    started, step = time.perf_counter(), progress.step + 1
+    batch_size, seed = recipe.train.global_batch_size, recipe.train.seed
+    rows = rows_of_step(step, len(tokens.rows), batch_size, seed)
+    micros = plan_step(rows, tokens.lengths, world.size, setup.limits)[world.rank]
+    rate = pick_learning_rate(recipe) * rate_factor(
+        step, setup.num_steps, recipe.train.warmup_ratio, recipe.train.scheduler
+    )
+    for group in engine.raw_optimizer.param_groups:
+        group["lr"] = rate
+    # Dropout drawn from seed, step and rank: a run that goes on draws what an unbroken one would have drawn.
+    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + world.rank)
+    loss_sum, wait_s = _accumulate(setup, micros, tokens.count_labels(rows))
+    if progress.step == 0:
+        _check_gradients(setup)
+    norm = float(engine.accelerator.clip_grad_norm_(
+        list(engine.model.parameters()), recipe.train.max_grad_norm or math.inf
+    ))  # fmt: skip
+    orders = setup.channel.poll()
+    mine = [
+        loss_sum,
+        setup.stop.is_set or "stop" in orders,
+        "save" in orders,
+        time.perf_counter() - started,
+        wait_s,
+    ]
+    seen = gather_floats([float(value) for value in mine], setup.device)
+    _finish_step(setup, step, [values[0] for values in seen], norm)
+    progress.step, progress.tokens = step, progress.tokens + tokens.count_tokens(rows)
+    progress.stop = progress.stop or any(values[1] for values in seen)
+    progress.save = any(values[2] for values in seen)
+    slowest = max(range(len(seen)), key=lambda rank: seen[rank][3])
+    step_s = time.perf_counter() - started
+    row = {
+        "loss": sum(values[0] for values in seen) / tokens.count_labels(rows), "lr": rate, "grad_norm": norm,
+        "tokens": tokens.count_tokens(rows), "label_tokens": tokens.count_labels(rows), "rows": len(rows),
+        "tokens_per_s": tokens.count_tokens(rows) / step_s, "step_s": step_s,
+        "epoch": step / steps_per_epoch(len(tokens.rows), batch_size), "tokens_total": progress.tokens,
+        "data_wait_s": max(values[4] for values in seen), "slowest_rank": slowest, "time": time.time(),
+    }  # fmt: skip
+    if setup.device.type == "cuda":
+        row["memory_gib"] = torch.cuda.max_memory_allocated(setup.device) / 2**30
+    return row
+
+
+def _accumulate(setup: Setup, micros: list[Any], num_labels: int) -> tuple[float, float]:
+    """Forward and backward of this rank's micro-batches; the sum of its losses and the seconds spent on tensors."""
+    engine, wait_s = setup.engine, 0.0
+    total = torch.zeros((), dtype=torch.float64, device=setup.device)
+    engine.model.train()
+    for index, micro in enumerate(micros):
+        before = time.perf_counter()
+        batch = make_batch(setup.data.train, micro, setup.device)
+        wait_s += time.perf_counter() - before
+        # the engine takes the mean over ranks: what is wanted is the sum, over all label tokens of the step
+        scale = setup.world.size / num_labels
+        if index + 1 < len(micros):
+            with engine.accelerator.no_sync(engine.model):
+                loss = engine.model(batch)
+                engine.accelerator.backward(loss * scale)
+        else:
+            loss = engine.model(batch)
+            engine.accelerator.backward(loss * scale)
+        total += loss.detach()
+    return float(total), wait_s
+
+
+def _check_gradients(setup: Setup) -> None:
+    """Raise RuntimeError when a part that should learn gets no gradient: the run would look normal."""
+    silent = [
+        name for name, p in named_trainable(setup.tuned.causal).items()
+        if (p.grad is None and not has_experts(setup.tuned.causal))
+        or ("lora_B" in name and p.grad is not None and not bool(p.grad.any()))
+    ]  # fmt: skip
+    if silent and not has_experts(setup.tuned.causal):
+        raise RuntimeError(
+            f"{len(silent)} parameters should learn but get no gradient: {', '.join(silent[:8])}"
+        )
+
+
+def has_experts(causal: Any) -> bool:
+    """Whether the model sends tokens to some of its parts only."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    return any(getattr(causal.config, name, None) for name in names)
+
+
+def _finish_step(setup: Setup, step: int, losses: list[float], norm: float) -> None:
+    """Let the optimizer step unless a number is not finite; then skip or stop, as the recipe says."""
+    engine = setup.engine
+    wrong = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+    # a loss scaler finds its scale by overflowing: it leaves such steps out by itself
+    if not wrong and (math.isfinite(norm) or engine.accelerator.scaler is not None):
+        engine.optimizer.step()
+        engine.optimizer.zero_grad()
+        return
+    what = f"the loss of rank {wrong[0]} is {losses[wrong[0]]}" if wrong else f"the gradient's norm is {norm}"
+    if setup.recipe.train.on_nonfinite == "stop":
+        raise NonFiniteError(f"step {step}: {what}")
+    if engine.accelerator.scaler is not None:
+        engine.optimizer.step()
+    engine.optimizer.zero_grad()
+    if setup.world.is_main:
+        setup.channel.warn(f"step {step} is left out: {what}")
+
+
+def evaluate(setup: Setup, progress: Progress) -> float | None:
+    """The mean loss over the label tokens of all rows held back; None when a stop came in between."""
+    tokens, total = setup.data.eval, 0.0
+    setup.engine.model.eval()
+    for start in range(0, len(tokens.rows), _EVAL_ROWS):
+        rows = range(start, min(start + _EVAL_ROWS, len(tokens.rows)))
+        plan = plan_step(rows, tokens.lengths, setup.world.size, setup.limits)[setup.world.rank]
+        part = torch.zeros((), dtype=torch.float64, device=setup.device)
+        with torch.no_grad():
+            for micro in plan:
+                part += setup.engine.model(make_batch(tokens, micro, setup.device))
+        seen = gather_floats([float(part), float(setup.stop.is_set)], setup.device)
+        total += sum(values[0] for values in seen)
+        if any(values[1] for values in seen):
+            progress.stop = True
+            return None
+    return total / sum(tokens.labels)
+
+
+def save(setup: Setup, progress: Progress, is_best: bool) -> None:
+    """Write the checkpoint of this step, by rank 0 alone; the others wait for it at the next exchange."""
+    if setup.world.is_main:
+        trainable = named_trainable(setup.tuned.causal)
+        moments, optimizer_steps = collect_moments(setup.engine.raw_optimizer, trainable)
+        scaler = setup.engine.accelerator.scaler
+        state = {
+            "step": progress.step, "tokens": progress.tokens, "optimizer_steps": optimizer_steps,
+            "best_loss": progress.best_loss if math.isfinite(progress.best_loss) else None,
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "global_batch_size": setup.recipe.train.global_batch_size, "seed": setup.recipe.train.seed,
+            "num_rows": len(setup.data.train.rows), "method": setup.recipe.method,
+        }  # fmt: skip
+        facts = {**setup.facts, "tokens": progress.tokens, "world_size": setup.world.size}
+        folder = checkpoint.write_checkpoint(
+            setup.run_dir, progress.step, {"trainable": trainable, "optimizer": moments}, state, facts
+        )
+        if is_best:
+            checkpoint.point(setup.run_dir, "best", folder)
+        for problem in checkpoint.prune(setup.run_dir, setup.recipe.checkpoint.keep):
+            setup.channel.warn(problem)
+        setup.channel.send("checkpoint", {"path": str(folder)}, progress.step)
+    gather_floats([1.0], setup.device)
