@@ -16,10 +16,11 @@ import click
 from launcher.base.errors import LauncherError, PreflightError, StoppedError
 from launcher.commands.conclude import conclude, summarize_error
 from launcher.commands.pipeline import Request
+from launcher.hosts.hostfile import unique_labels
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
 from launcher.launch.outcome import Outcome
-from launcher.launch.plan import LaunchPlan, log_folder, make_plan
+from launcher.launch.plan import LaunchPlan, make_plan
 from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import signals_to
 from launcher.launch.supervise import Supervisor
@@ -255,7 +256,8 @@ def _attempt(
 ) -> Outcome:
     from launcher.report.terminal import TerminalView
 
-    hosts_of_ranks = [log_folder(request.hosts[order.node_rank]) for order in plan.nodes for _ in order.ranks]
+    labels = unique_labels(request.hosts)
+    hosts_of_ranks = [labels[order.node_rank] for order in plan.nodes for _ in order.ranks]
     steps = (request.spec.recipe or {}).get("config", {}).get("train", {}).get("max_steps")
     view = TerminalView(
         sys.stdout,

@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.base.env import DCU_DEFAULTS, EnvPlan, mask
 from launcher.hosts.host import Host
+from launcher.hosts.hostfile import unique_labels
 from launcher.preflight.report import NodeReport
 
 #: replaced by the agent with the folder that holds the head's own code
@@ -153,12 +154,17 @@ def make_plan(
     if len(hosts) == 1 and not meeting and not spec.master_address:
         address = "127.0.0.1"
     port: int | str = meeting.port if meeting else spec.master_port or f"<from {hosts[0].name}: free port>"
+    # the first node's import process hosts the store, on the very socket whose port was agreed on
+    hosted = str(_start_method(spec, hosts[0], reports[0]) == "fork" and ":" not in address)
     nodes = []
     first: int | str = 0
+    labels = unique_labels(hosts)
     for index, host in enumerate(hosts):
-        place = _Place(index, len(hosts), first, counts[index], world, address, port)
+        place = _Place(index, len(hosts), first, counts[index], world, address, port, hosted)
         interface = meeting.interfaces[index] if meeting else ""
-        nodes.append(_order_node(spec, host, env_plans[index], reports[index], place, interface, attempt))
+        nodes.append(
+            _order_node(spec, host, labels[index], env_plans[index], reports[index], place, interface)
+        )
         count = counts[index]
         first = first + count if isinstance(first, int) and isinstance(count, int) else "<from nodes: cards>"
     return LaunchPlan(
@@ -175,6 +181,7 @@ class _Place:
     world_size: int | str
     address: str
     port: int | str
+    hosted_store: str
 
 
 def count_ranks(spec: RunSpec, host: Host, report: NodeReport | None) -> int | str:
@@ -191,13 +198,13 @@ def count_ranks(spec: RunSpec, host: Host, report: NodeReport | None) -> int | s
 def _order_node(
     spec: RunSpec,
     host: Host,
+    label: str,
     env_plan: EnvPlan,
     report: NodeReport | None,
     place: _Place,
     interface: str,
-    attempt: int,
 ) -> NodeOrder:
-    log_dir = f"{spec.run_dir}/logs/{log_folder(host)}"
+    log_dir = f"{spec.run_dir}/logs/{label}"
     defaults = _defaults(spec, report, place, interface)
     variables = {
         "WORLD_SIZE": str(place.world_size),
@@ -212,7 +219,7 @@ def _order_node(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": spec.name,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": place.hosted_store,
         **spec.variables,
     }
     cards, unset = _card_variables(host, report)
@@ -245,12 +252,6 @@ def _start_method(spec: RunSpec, host: Host, report: NodeReport | None) -> str:
         return f"<from {host.name}: cards>"
     # forking before a card is touched was proved on CPU only
     return "spawn" if report.card_count else "fork"
-
-
-def log_folder(host: Host) -> str:
-    """Name of a host's folder under ``logs/``; containers of one machine differ by port."""
-    plain = host.name.replace(":", "-").replace("%", "-").replace("/", "-")
-    return f"{plain}-{host.port}" if host.port is not None else plain
 
 
 def _order_ranks(spec: RunSpec, place: _Place, log_dir: str) -> tuple[RankOrder, ...]:
@@ -330,7 +331,7 @@ def node_message(order: NodeOrder, spec: RunSpec, stream_all: bool, token: str) 
         "log_dir": order.log_dir,
         "start": order.start,
         "target": {"kind": spec.kind, "name": spec.target, "arguments": list(spec.arguments)},
-        "host_store": order.node_rank == 0 and ":" not in order.variables["MASTER_ADDR"],
+        "host_store": order.node_rank == 0 and order.variables["TORCHELASTIC_USE_AGENT_STORE"] == "True",
         "stream_all": stream_all,
         "recipe": recipe,
         "token": token,

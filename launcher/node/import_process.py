@@ -89,8 +89,6 @@ class ImportProcess:
             address = order["variables"]["MASTER_ADDR"]
             message["store"] = {"address": address, "port": port.port, "descriptor": len(given)}
             given.append(port.take())
-            for entry in message["ranks"]:
-                entry["environment"]["TORCHELASTIC_USE_AGENT_STORE"] = "True"
         answer = self._ask(message, given)
         for descriptor in given:
             os.close(descriptor)

@@ -60,6 +60,7 @@ def receive_with_descriptors(sock: socket.socket) -> Tuple[Optional[Dict[str, An
 def main(agent: int, descriptor: int) -> Optional[int]:
     """Import, then serve the agent until it closes the socket; in a forked rank: run it and return its exit code."""
     sock = socket.socket(fileno=descriptor)
+    held: List[Any] = []
     while True:
         message, descriptors = receive_with_descriptors(sock)
         if message is None:
@@ -69,9 +70,14 @@ def main(agent: int, descriptor: int) -> Optional[int]:
         elif message["kind"] == "fork":
             reason = unfit_to_fork()
             if reason:
+                if "store" in message:
+                    # the plan told all nodes that a store is hosted here, and a store needs no fork
+                    held.append(
+                        _make_store(message["store"], descriptors.pop(message["store"]["descriptor"]))
+                    )
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 send_with_descriptors(sock, {"kind": "unfit", "reason": reason}, [])
-                for held in descriptors:
-                    os.close(held)
                 continue
             forked = _fork_ranks(message, descriptors, agent, sock)
             if forked is not None:
@@ -227,11 +233,14 @@ def _run_program(target: Dict[str, Any], home: str, arguments: List[str]) -> Non
 def _host_store(store: Dict[str, Any], listening: int) -> NoReturn:
     """Serve the rendezvous store on a socket that has been listening since the ports were agreed."""
     _close_all_but({0, 1, 2, listening})
-    from torch.distributed import TCPStore
-
-    held = TCPStore(
-        store["address"], store["port"], is_master=True, wait_for_workers=False, master_listen_fd=listening
-    )
+    held = _make_store(store, listening)
     while held is not None:
         time.sleep(3600)
     os._exit(0)
+
+
+def _make_store(store: Dict[str, Any], listening: int) -> Any:
+    from torch.distributed import TCPStore
+
+    address, port = store["address"], store["port"]
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
