@@ -1,0 +1,275 @@
+"""Recipe file, then ``key=value`` -> one resolved dict, checked as a whole. Runs on the head, before anything starts.
+
+OmegaConf merges into the schema of ``launcher.base.config``; all mistakes are told at once, each with its line. A
+recipe holds values only: nothing in it is ever imported or called.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.base.config import Recipe, describe_type, flatten, from_dict, leaf_types, to_dict, validate
+from launcher.base.errors import ConfigError
+
+#: the built-in demo: no download. Its base is random, so that embedding and head learn whole beside the adapters,
+#: at a rate that a trained base would not survive.
+DEMO: dict[str, Any] = {
+    "model": {"path": "demo"},
+    "data": {"path": "demo", "eval_fraction": 0.0},
+    "method": "lora",
+    "lora": {
+        "r": 8, "alpha": 16, "dropout": 0.0, "targets": ["all"], "modules_to_save": ["embed_tokens", "lm_head"],
+    },
+    "train": {"max_steps": 20, "global_batch_size": 16, "learning_rate": 5e-3, "warmup_ratio": 0.1},
+}  # fmt: skip
+
+#: words of other trainers -> our keys, for "did you mean"
+_OTHER_WORDS = {
+    "lr": "train.learning_rate", "steps": "train.max_steps", "num_train_epochs": "train.epochs",
+    "num_epochs": "train.epochs", "batch_size": "train.global_batch_size",
+    "per_device_train_batch_size": "train.global_batch_size", "micro_batch_size": "train.max_tokens_per_card",
+    "gradient_accumulation_steps": "train.max_tokens_per_card", "max_tokens": "train.max_tokens_per_card",
+    "lr_scheduler": "train.scheduler", "lr_scheduler_type": "train.scheduler", "warmup_steps": "train.warmup_ratio",
+    "bf16": "train.precision", "fp16": "train.precision", "dtype": "train.precision",
+    "mixed_precision": "train.precision", "torch_dtype": "train.precision", "save_steps": "train.save_every",
+    "eval_steps": "train.eval_every", "max_grad_norm": "train.max_grad_norm", "lora_r": "lora.r",
+    "lora_rank": "lora.r", "rank": "lora.r", "lora_alpha": "lora.alpha", "lora_dropout": "lora.dropout",
+    "lora_target": "lora.targets", "target_modules": "lora.targets", "model_name_or_path": "model.path",
+    "model_name": "model.path", "model_path": "model.path", "dataset": "data.path", "data_path": "data.path",
+    "train_file": "data.path", "validation_file": "data.eval_path", "cutoff_len": "data.max_length",
+    "max_seq_length": "data.max_length", "max_seq_len": "data.max_length", "model_max_length": "data.max_length",
+    "val_size": "data.eval_fraction", "finetuning_type": "method", "freeze_trainable_layers": "freeze.last_layers",
+    "flash_attn": "model.attention", "attn_implementation": "model.attention",
+    "resume_from_checkpoint": "checkpoint.resume", "save_total_limit": "checkpoint.keep", "setup": "env.setup",
+}  # fmt: skip
+
+_PATH_KEYS = ("model.path", "data.path", "data.eval_path", "deepspeed.config", "checkpoint.resume")
+_WORDS_FOR_PATHS = ("demo", "auto", "never")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A value that a user gave: its dotted key and where it stands."""
+
+    key: str
+    value: Any
+    place: str
+
+
+def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The resolved recipe of a file (None or ``demo``: the built-in demo) under ``key=value`` overrides.
+
+    Raises:
+        ConfigError: with every unknown key, wrong type and wrong value, each with file and line.
+    """
+    problems: list[str] = []
+    if path is None or str(path) == "demo":
+        entries = [_Entry(key, value, f"demo: {key}") for key, value in flatten(DEMO)]
+    else:
+        entries = _read_file(Path(path), problems)
+    entries += _read_overrides(overrides, problems)
+    known = leaf_types()
+    entries = [entry for entry in entries if _check_key(entry, known, problems)]
+    values = _merge(entries, problems)
+    if not problems:
+        recipe = from_dict(values)
+        places = {entry.key: entry.place for entry in entries}
+        problems = [f"{_place(line, places)}{line}" for line in validate(recipe)]
+        values = to_dict(recipe)
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)), "docs/training.md lists every key")
+    return _resolve_paths(values)
+
+
+def _place(line: str, places: dict[str, str]) -> str:
+    key = line.split(":", 1)[0]
+    place = places.get(key, "")
+    return "" if not place or place.endswith(key) or "=" in place else place + ": "
+
+
+def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
+    import yaml  # type: ignore[import-untyped, unused-ignore]  # comes with OmegaConf
+    from omegaconf import OmegaConf
+
+    text = _read_text(path)
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        # OmegaConf's own loader: it reads 1e-4 as a number and refuses a key that stands twice
+        values = OmegaConf.to_container(OmegaConf.create(text)) if tree is not None else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if tree is not None and not isinstance(tree, yaml.MappingNode):
+        raise ConfigError(f"{path}: expected keys and values, as in train: {{max_steps: 10}}")
+    return list(_walk(tree, values, "", str(path))) if tree is not None else []
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=3)
+        hint = f"in that folder: {', '.join(near)}" if near else "configs/ holds recipes to start from"
+        raise ConfigError(f"{path}: no such recipe", hint) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path}:{line}: not UTF-8 text", "a file in GBK: iconv -f GB18030 -t UTF-8 OLD > NEW"
+        ) from None
+
+
+def _walk(node: Any, values: Any, prefix: str, path: str) -> Iterator[_Entry]:
+    """Entries of a YAML mapping; sections of the schema are gone into, all else is a value."""
+    sections = {key.rsplit(".", 1)[0] for key in leaf_types() if "." in key} | {"env"}
+    types = leaf_types()
+    for (key_node, value_node), (name, value) in zip(node.value, values.items(), strict=True):
+        key, place = f"{prefix}{name}", f"{path}:{key_node.start_mark.line + 1}"
+        is_text = not isinstance(value, dict | list | type(None))
+        if key in sections and isinstance(value, dict):
+            yield from _walk(value_node, value, key + ".", path)
+        elif key in sections and value is None:
+            continue
+        elif is_text and (prefix == "env." or "str" in str(types.get(key, ""))):
+            # as it was written: a path 010 or a variable 0x10 is no number
+            yield _Entry(key, value_node.value, place)
+        else:
+            yield _Entry(key, value, place)
+
+
+def _read_overrides(words: Sequence[str], problems: list[str]) -> list[_Entry]:
+    from omegaconf import OmegaConf
+
+    types, entries = leaf_types(), []
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not re.fullmatch(r"\w+(\.[\w+-]+)*", key):
+            cure = "; options stand before the recipe" if word.startswith("-") else ""
+            problems.append(f"{word}: expected key=value, as in train.max_steps=10{cure}")
+            continue
+        value: Any = text
+        is_plain = key.startswith("env.") and key != "env.setup"
+        if (
+            not is_plain
+            and types.get(key) is not str
+            and not ("str" in str(types.get(key)) and text != "null")
+        ):
+            try:
+                value = OmegaConf.to_container(OmegaConf.from_dotlist([f"v={text}"]))["v"]  # type: ignore[index, call-overload]
+            except Exception:  # what the YAML of a value can go wrong with is an open set
+                problems.append(f"{word}: the value cannot be read")
+                continue
+        entries.append(_Entry(key, value, word))
+    return entries
+
+
+def _check_key(entry: _Entry, known: dict[str, Any], problems: list[str]) -> bool:
+    sections = {key.rsplit(".", 1)[0] for key in known if "." in key}
+    if entry.key in known or entry.key.startswith("env."):
+        return True
+    if entry.key in sections:
+        problems.append(
+            f"{_tell(entry)}: expected a section of keys, as in {entry.key}.{_first(entry.key, known)}"
+        )
+    else:
+        near = suggest(entry.key, known)
+        problems.append(f"{_tell(entry)}: unknown key" + (f"; did you mean {near}?" if near else ""))
+    return False
+
+
+def _first(section: str, known: dict[str, Any]) -> str:
+    return next(key for key in known if key.startswith(section + ".")).split(".", 1)[1]
+
+
+def _tell(entry: _Entry) -> str:
+    return entry.place if "=" in entry.place else f"{entry.place}: {entry.key}"
+
+
+def suggest(key: str, known: dict[str, Any]) -> str:
+    """The key that was probably meant; empty when none is near."""
+    last = key.rsplit(".", 1)[-1]
+    if last in _OTHER_WORDS:
+        return _OTHER_WORDS[last]
+    same = [name for name in known if name.rsplit(".", 1)[-1] == last]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    if near or same:
+        return (near or same)[0]
+    ends = {name.rsplit(".", 1)[-1]: name for name in known}
+    return next((ends[end] for end in difflib.get_close_matches(last, ends, n=1, cutoff=0.7)), "")
+
+
+def _merge(entries: list[_Entry], problems: list[str]) -> dict[str, Any]:
+    """Merge values one by one into the schema, by OmegaConf, then fill in ``${...}``: each error has its own place."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    types = leaf_types()
+    merged: Any = OmegaConf.structured(Recipe)
+    for entry in entries:
+        hint = types.get(entry.key, Any)
+        value = _split_list(entry.value) if "list" in str(hint) or entry.key == "env.setup" else entry.value
+        expected = f"{_tell(entry)}: expected {describe_type(hint)}; found {_show(value)}"
+        if isinstance(value, bool) and "bool" not in str(hint) and hint is not Any:
+            problems.append(expected)  # OmegaConf would take true for 1.0
+            continue
+        try:
+            merged = OmegaConf.merge(merged, _nest(entry.key, value))
+        except OmegaConfBaseException:
+            problems.append(expected)
+    for entry in entries:
+        if "${" not in str(entry.value):
+            continue
+        try:
+            node = merged
+            for part in _split_key(entry.key):
+                node = node[part]
+        except OmegaConfBaseException as error:
+            problems.append(f"{_tell(entry)}: {str(error).splitlines()[0]}; {_INTERPOLATION_CURE}")
+    return {} if problems else OmegaConf.to_container(merged, resolve=True)  # type: ignore[return-value]
+
+
+_INTERPOLATION_CURE = (
+    "${train.seed} is another key, ${oc.env:NAME} a variable of this machine; "
+    "in env, NAME+: value prepends on the node"
+)
+
+
+def _split_list(value: Any) -> Any:
+    """A list written as text: ``q_proj,v_proj``."""
+    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+
+
+def _split_key(key: str) -> list[str]:
+    return key.split(".", 1) if key.startswith("env.") else key.split(".")
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(_split_key(key)):
+        value = {part: value}
+    return dict(value)
+
+
+def _show(value: Any) -> str:
+    words = {dict: "a section", list: "a list", type(None): "nothing (null)"}
+    return words.get(type(value)) or repr(value)
+
+
+def _resolve_paths(values: dict[str, Any]) -> dict[str, Any]:
+    """Paths that are there on the head become absolute: a node's working folder may be another."""
+    for key in _PATH_KEYS:
+        section, name = key.split(".")
+        value = values[section][name]
+        if not isinstance(value, str) or value in _WORDS_FOR_PATHS:
+            continue
+        if os.path.exists(os.path.expanduser(value)):
+            values[section][name] = os.path.abspath(os.path.expanduser(value))
+    return values
