@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,4 +54,16 @@ class Event:
     def to_json(self) -> str:
         """One line without the newline; keys in a fixed order, None left out."""
         fields = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        try:
+            return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        except ValueError:  # JSON has no NaN and no infinity; a diverged loss must not end the record of it
+            return json.dumps(_spell_out(fields), ensure_ascii=False, separators=(",", ":"))
+
+
+def _spell_out(value: Any) -> Any:
+    """NaN and infinities as texts, wherever they stand."""
+    if isinstance(value, dict):
+        return {key: _spell_out(held) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_spell_out(held) for held in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

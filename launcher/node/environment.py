@@ -78,7 +78,7 @@ def source_setup(variables: Dict[str, str], steps: Sequence[str]) -> Dict[str, s
     """
     if not steps:
         return variables
-    expanded = [step if ":" in step.split("/")[0] else os.path.expanduser(step) for step in steps]
+    expanded = [_expand_home(step) for step in steps]
     try:
         done = subprocess.run(
             ["bash", "--norc", "--noprofile", "-c", _SOURCE, "dcu-launch-setup", *expanded],
@@ -98,6 +98,14 @@ def source_setup(variables: Dict[str, str], steps: Sequence[str]) -> Dict[str, s
             "set-up (%s) ended with code %d: %s" % (", ".join(steps), done.returncode, " | ".join(lines))
         )
     return _parse_environment(done.stdout)
+
+
+def _expand_home(step: str) -> str:
+    """``~`` of a file or of a folder behind ``venv:`` means this node's home."""
+    kind, colon, rest = step.partition(":")
+    if colon and kind in ("module", "conda", "venv"):
+        return kind + colon + (os.path.expanduser(rest) if kind == "venv" else rest)
+    return os.path.expanduser(step)
 
 
 def _parse_environment(output: bytes) -> Dict[str, str]:
