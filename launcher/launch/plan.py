@@ -315,11 +315,13 @@ def _defaults(spec: RunSpec, report: NodeReport | None, place: _Place, interface
     return defaults
 
 
-def node_message(order: NodeOrder, spec: RunSpec, stream_all: bool, token: str) -> dict[str, Any]:
+def node_message(
+    order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool, token: str
+) -> dict[str, Any]:
     """The order as the message that goes to the node's agent."""
     recipe = None
     if spec.recipe is not None:
-        recipe = {**spec.recipe, "run_dir": spec.run_dir, "run": spec.name}
+        recipe = {**spec.recipe, "run_dir": spec.run_dir, "run": spec.name, "attempt": attempt}
     return {
         "kind": "order",
         "argv": list(order.argv),

@@ -80,7 +80,7 @@ class Supervisor:
             for rank in order.ranks:
                 self.ranks[rank.rank] = _Rank(order.node_rank)
             stream_all = not self.sees_run_dir[order.node_rank]
-            self.nodes.send(order.node_rank, node_message(order, self.spec, stream_all, self.token))
+            self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all, self.token))
         begun = time.monotonic()
         self._next_word = begun + WAITING_EVERY_S
         for arrival in self.nodes.arrivals(begun + 0.1):
