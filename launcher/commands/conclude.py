@@ -43,8 +43,9 @@ def conclude(outcome: Outcome, request: Request, folder: RunFolder) -> int:
     folder.write_json("summary.json", summary)
     if error is not None:
         raise error
-    for name, value in outcome.results.items():
-        click.echo(f"dcu-launch: {name}: {value}")
+    if "path" in outcome.results:
+        more = ", ".join(f"{name} {value}" for name, value in outcome.results.items() if name != "path")
+        click.echo(f"dcu-launch: result: {outcome.results['path']}" + (f" ({more})" if more else ""))
     click.echo(f"dcu-launch: done; run folder {folder.path}")
     if request.spec.target == "demo":
         click.echo(
@@ -96,14 +97,14 @@ def show_losses(folder: RunFolder) -> None:
     path = folder.path / "metrics.jsonl"
     if not path.exists():
         return
-    from launcher.report.curve import draw_curve
+    from launcher.report.curve import draw_metrics
     from launcher.report.metrics import read_metrics
     from launcher.report.plots import write_loss_png
 
     rows = read_metrics(path)
-    losses = [row["loss"] for row in rows if isinstance(row.get("loss"), (int, float))]
-    if len(losses) > 1:
-        click.echo(draw_curve(losses, width=60, height=10))
-    if losses and write_loss_png(rows, folder.path / "loss.png"):
+    chart = draw_metrics(rows, encoding=sys.stdout.encoding or "ascii")
+    if chart:
+        click.echo(chart)
+    if write_loss_png(rows, folder.path / "loss.png", folder.run):
         click.echo(f"dcu-launch: loss curve: {folder.path / 'loss.png'}")
     sys.stdout.flush()

@@ -15,7 +15,8 @@ class Progress:
     """Chooses which rows are shown as lines of their own; ``line`` is the newest one of a long run."""
 
     def __init__(self, total_steps: int | None) -> None:
-        self._total = total_steps
+        # a recipe that counts epochs instead says 0 or -1
+        self._total = total_steps if total_steps is not None and total_steps > 0 else None
         self._step_s: float | None = None
         self._held = ""
         self._last_shown: float | None = None
