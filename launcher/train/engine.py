@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.base.config import Recipe
+from launcher.base.config import Recipe, pick_learning_rate
+from launcher.train.features import adamw_options
 from launcher.train.world import World
 
 
@@ -43,7 +44,7 @@ def make_accelerator(world: World, device: Any, precision: str, has_experts: boo
     return accelerator
 
 
-def make_optimizer(recipe: Recipe, causal: Any, rate: float) -> Any:
+def make_optimizer(recipe: Recipe, causal: Any, device: Any) -> Any:
     """AdamW over what learns; weight decay spares biases and norms."""
     import torch
 
@@ -52,7 +53,9 @@ def make_optimizer(recipe: Recipe, causal: Any, rate: float) -> Any:
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": recipe.train.weight_decay},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=rate)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]], lr=pick_learning_rate(recipe), **adamw_options(device)
+    )
 
 
 def prepare(accelerator: Any, world: World, objective: Any, optimizer: Any) -> Engine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.base.config import Recipe, pick_learning_rate, warn_learning_rate
+from launcher.base.config import Recipe, warn_learning_rate
 from launcher.base.errors import ConfigError, UsageError
 from launcher.train import checkpoint
 from launcher.train.channel import Channel
@@ -41,7 +41,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
             channel.warn(rate)
     accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
     objective = Objective(tuned.causal.to(device), can_use_places(tuned.causal, device))
-    optimizer = make_optimizer(recipe, tuned.causal, pick_learning_rate(recipe))
+    optimizer = make_optimizer(recipe, tuned.causal, device)
     engine = prepare(accelerator, world, objective, optimizer)
     progress = agree(lambda: _resume(order, world, device, engine, tuned, data, channel), device)
     setup = Setup(
@@ -114,20 +114,23 @@ def _resume(
         if folder is not None:
             state = checkpoint.read_state(folder)
             _check_fits(folder, state, order.recipe, tuned, data, channel)
-    best = state.get("best_loss")
+    best, scaler = state.get("best_loss"), engine.accelerator.scaler
+    scale = state.get("scaler") or {}
     numbers = torch.tensor(
         [state.get("step", 0), state.get("tokens", 0), state.get("optimizer_steps", 0),
-         float("inf") if best is None else best], dtype=torch.float64, device=device,
+         float("inf") if best is None else best, scale.get("scale", 0.0), scale.get("_growth_tracker", 0)],
+        dtype=torch.float64, device=device,
     )  # fmt: skip
     broadcast(numbers)
-    step, tokens, optimizer_steps, best_loss = numbers.tolist()
+    step, tokens, optimizer_steps, best_loss, scale_value, growth = numbers.tolist()
     if step:
         weights = checkpoint.read_tensors(folder, "trainable") if folder else None
         moments = checkpoint.read_tensors(folder, "optimizer") if folder else None
         restore(engine.raw_optimizer, named_trainable(tuned.causal), weights, moments, int(optimizer_steps))
-        scaler = engine.accelerator.scaler
-        if scaler is not None and state.get("scaler"):
-            scaler.load_state_dict(state["scaler"])
+        if scaler is not None and scale_value:
+            scaler.load_state_dict(
+                {**scaler.state_dict(), "scale": scale_value, "_growth_tracker": int(growth)}
+            )
         if world.is_main:
             channel.note(f"goes on after step {int(step)} of {folder}")
     return Progress(int(step), int(tokens), best_loss)

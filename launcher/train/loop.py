@@ -95,7 +95,6 @@ def run_loop(setup: Setup, progress: Progress) -> bool:
         if is_last or is_best or due or progress.stop or progress.save:
             save(setup, progress, is_best)
             progress.save = False
-    setup.stop.disarm()
     return progress.step == setup.num_steps
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,6 @@ def _check_early(order: Order, world: World) -> None:
 
 
 def _run(order: Order, world: World, channel: Channel, stop: StopFlag) -> int:
-    import torch
-
     device = pick_device(world)
     channel.send("rank_ready", describe_rank(world, device))
     import_stack()
@@ -108,7 +107,6 @@ def _run(order: Order, world: World, channel: Channel, stop: StopFlag) -> int:
     finally:
         if sys.exc_info()[0] is None:  # after a failure the others may be gone, and this would wait for them
             leave_world()
-    del torch
     return 0 if ended else STOPPED_CODE
 
 
@@ -119,6 +117,8 @@ def import_stack() -> None:
     import transformers
     import peft  # noqa: F401
 
+    # what will be renamed some day is for developers; told by each of many ranks it hides what matters
+    warnings.filterwarnings("ignore", category=FutureWarning)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 

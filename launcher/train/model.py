@@ -19,7 +19,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-def check_paths(recipe: Recipe) -> None:
+def check_paths(recipe: Recipe, with_rows: bool = True) -> None:
     """Refuse paths that are not there, before anything heavy is imported; raises ConfigError with all of them."""
     problems = []
     model = recipe.model.path
@@ -38,11 +38,15 @@ def check_paths(recipe: Recipe) -> None:
             problems.append(
                 f"model.path: {model} is neither a folder here nor in the cache, and the hub is offline"
             )
-    for key, path in (("data.path", recipe.data.path), ("data.eval_path", recipe.data.eval_path)):
+    rows = (("data.path", recipe.data.path), ("data.eval_path", recipe.data.eval_path)) if with_rows else ()
+    for key, path in rows:
         if path and not resolve_data_path(path).exists():
             problems.append(f"{key}: {path} is not there")
     if problems:
-        raise ConfigError("\n".join(problems), "every node must see model and rows under the same paths")
+        raise ConfigError(
+            "\n".join(problems),
+            "every node must see model and rows under these paths; from another folder, give them whole",
+        )
 
 
 def _is_hub_name(path: str) -> bool:

@@ -27,10 +27,6 @@ class StopFlag:
         """From now on SIGTERM waits for the border of a step."""
         self._armed = True
 
-    def disarm(self) -> None:
-        """From now on SIGTERM ends the process at once again."""
-        self._armed = False
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_set = True
         if not self._armed:
