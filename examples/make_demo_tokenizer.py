@@ -46,7 +46,10 @@ def train_tokenizer(rows: list[dict[str, str]]) -> Tokenizer:
     )
     text = [row[field] for row in rows for field in ("instruction", "input", "output") if row[field]]
     # The words a prompt is framed with are in no row; without them they would be spelt letter by letter.
-    text += ["### Instruction:\n### Input:\n### Response:\n", "system\n", "user\n", "assistant\n"] * 2
+    text += [
+        "### Instruction:\n### Input:\n### Answer:\n### 指令:\n### 输入:\n### 回答:\n",
+        "system\nuser\nassistant\n",
+    ] * 2
     tokenizer.train_from_iterator(text, trainer)
     return tokenizer
 
