@@ -35,6 +35,7 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warn
 _TERMINATE = re.compile(r"^terminate called after throwing an instance of '([\w:]+)")
 _FATAL = re.compile(r"^Fatal Python error: ")
 _PLAIN = re.compile(r"^\S+: (?:error: |can't open file |No module named |Error while finding module )")
+_OWN = "dcu-launch: error: "
 _SOURCE = re.compile(r"\[[^\]\s]*\.(?:cc|cpp|h|hpp):\d+\] ?")
 
 
@@ -46,11 +47,13 @@ class ErrorText:
         summary: one line, ``ValueError: bad row``.
         root: the first exception of a chain with its message; the same error as ``summary`` without a chain.
         lines: the traceback, at most MAX_LINES lines.
+        hint: the cure, where the rank itself told one.
     """
 
     summary: str
     root: str
     lines: tuple[str, ...]
+    hint: str = ""
 
     @property
     def first_line(self) -> str:
@@ -69,6 +72,9 @@ class _Block:
 def find_error(tail: str) -> ErrorText | None:
     """The error that the end of a log tells, or None when it tells of none."""
     lines = split_log(tail)
+    own = _find_own(lines)
+    if own:
+        return own
     blocks = [block for block in _find_blocks(lines) if not _is_noise(lines[block.exception])]
     blocks = [block for block in blocks if not block.is_last_resort] or blocks
     if blocks:
@@ -148,6 +154,20 @@ def _read_chain(lines: Sequence[str], chain: Sequence[_Block]) -> ErrorText:
         "\n".join(line.strip(" |\t") for line in lines[first.exception : first.end]),
         _shorten(lines[start : last.end]),
     )
+
+
+def _find_own(lines: Sequence[str]) -> ErrorText | None:
+    """A mistake of the user's that a recipe's rank told in our own words."""
+    told = [index for index, line in enumerate(lines) if line.startswith(_OWN)]
+    if not told:
+        return None
+    start = end = told[-1]
+    while start - 1 in told:
+        start -= 1
+    text = [line.removeprefix(_OWN) for line in lines[start : end + 1]]
+    after = next(iter(lines[end + 1 : end + 2]), "")
+    hint = after.removeprefix("hint: ") if after.startswith("hint: ") else ""
+    return ErrorText(text[0][:MAX_SUMMARY], text[0], _shorten(text), hint)
 
 
 def _find_abort(lines: Sequence[str]) -> ErrorText | None:

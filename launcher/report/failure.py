@@ -169,6 +169,8 @@ def _shorten(text: str, limit: int = 160) -> str:
 
 
 def _find_hint(first: _Failure, read: Sequence[_Failure]) -> str:
+    if first.error and first.error.hint:
+        return first.error.hint
     text = "\n".join([first.error.summary if first.error else "", *_show_end(first)])
     known = find_known(text, first.end.tail)
     if known:

@@ -187,6 +187,21 @@ def test_the_error_of_a_data_worker_is_the_one_it_had_itself() -> None:
     assert error.lines[1] == "  File loader"
 
 
+def test_a_mistake_told_in_our_own_words_keeps_its_cure() -> None:
+    tail = (
+        "x\ndcu-launch: error: data.path: no rows\ndcu-launch: error: model.path: missing\nhint: look there\n"
+    )
+    error = find_error("Traceback (most recent call last):\n  File x\nKeyError: 'handled'\n" + tail)
+    assert error is not None
+    assert error.summary == error.root == "data.path: no rows"
+    assert error.lines == ("data.path: no rows", "model.path: missing")
+    assert error.hint == "look there"
+    for text in ("dcu-launch: error: x", "dcu-launch: error: x\ny\n"):
+        found = find_error(text)
+        assert found is not None
+        assert found.hint == ""
+
+
 def test_a_rich_traceback_is_read() -> None:
     box = "╭───── Traceback (most recent call last) ─────╮\n│ train.py:3 │\n╰──────╯\nValueError: 坏\n"
     assert summary(box) == "ValueError: 坏"

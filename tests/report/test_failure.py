@@ -231,6 +231,7 @@ def test_noise_of_torch_elastic_never_appears() -> None:
         (end(2, "", sig=signal.SIGKILL), "hint: on node01: the system or a person did that; out of memory? dmesg"),
         (end(2, raised("ImportError: libgalaxyhip.so.5: cannot open shared object file")),
          "hint: the DTK environment is not set up in the ranks' shell; --setup /opt/dtk/env.sh"),
+        (end(2, "dcu-launch: error: data.path: no rows\nhint: name a file\n", 2), "hint: name a file"),
     ],
 )  # fmt: skip
 def test_a_cure_is_told_where_one_is_known(failure: RankExit, hint: str) -> None:
