@@ -20,7 +20,8 @@ from launcher.hosts.hostfile import unique_labels
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
 from launcher.launch.outcome import Outcome
-from launcher.launch.plan import LaunchPlan, make_plan
+from launcher.launch.order import LaunchPlan
+from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import signals_to
 from launcher.launch.supervise import Supervisor
@@ -62,7 +63,8 @@ def _run_folder(request: Request) -> Iterator[RunFolder]:
         )
         yield folder
     except LauncherError as error:
-        folder.write_json("summary.json", summarize_error(error))
+        if not folder.has_summary:
+            folder.write_json("summary.json", summarize_error(error))
         raise
     finally:
         folder.close()

@@ -12,6 +12,7 @@ from typing import Any
 from launcher.base.errors import UsageError
 from launcher.base.events import Event
 
+SUMMARY_FILE = "summary.json"
 SEEN_FILE = ".seen-by-nodes"
 
 
@@ -31,10 +32,16 @@ class RunFolder:
         self.token = secrets.token_hex(16)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            (path / SUMMARY_FILE).unlink(missing_ok=True)  # of an earlier run that this one goes on from
             (path / SEEN_FILE).write_text(self.token, encoding="ascii")
             self._events = open(path / "events.jsonl", "a", encoding="utf-8")  # noqa: SIM115  held for the run
         except OSError as error:
             raise UsageError(f"run folder {path}: {error.strerror}", "name another with --run-dir") from None
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether the end of this run is already told."""
+        return (self.path / SUMMARY_FILE).exists()
 
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file in one step."""

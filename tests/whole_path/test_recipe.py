@@ -1,0 +1,88 @@
+"""The main job: a recipe over real hosts ends with a falling loss, one adapter, ten rows of metrics and nothing left."""
+
+import json
+import math
+import shutil
+
+import pytest
+
+from tests.whole_path.conftest import ROOT, read_jsonl, write_hosts
+from tests.whole_path.node_stack import make_node_python
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+RECIPE = str(ROOT / "configs" / "lora.yaml")
+#: float32 and no dropout: what remains between splits is the order of additions
+EXACT = ["train.precision=fp32", "lora.dropout=0", "train.global_batch_size=4", "train.learning_rate=1e-3"]
+
+
+def losses_of(folder):
+    return [row["loss"] for row in read_jsonl(folder / "metrics.jsonl")]
+
+
+def test_a_recipe_trains_over_two_hosts(lab, lab_path, tiny_model, rows_file):
+    names = lab.up(2)
+    done = lab.launch(
+        ["--hosts", write_hosts(lab_path, names), "--run-dir", "run", RECIPE, f"model.path={tiny_model}",
+         f"data.path={rows_file}", "train.max_steps=10", *EXACT],
+        cwd=lab_path, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = lab_path / "run"
+    rows = read_jsonl(run / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 11))
+    losses = [row["loss"] for row in rows]
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[-3:]) < sum(losses[:3])
+    assert [path.parent.name for path in run.rglob("adapter_model.safetensors")].count("adapter") == 1
+    assert (run / "adapter" / "tokenizer.json").exists()
+    assert (run / "loss.png").stat().st_size > 5000
+    plan = json.loads((run / "plan.json").read_text())
+    assert (plan["world_size"], [node["num_ranks"] for node in plan["nodes"]]) == (4, [2, 2])
+    for host in (1, 2):
+        lab.wait_gone(host, within_s=6)
+
+
+def test_without_a_target_the_demo_runs_and_needs_no_download(lab, lab_path):
+    names = lab.up(2)
+    done = lab.launch(
+        ["--hosts", write_hosts(lab_path, names), "--run-dir", "run"], cwd=lab_path, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = losses_of(lab_path / "run")
+    assert len(losses) == 20
+    assert sum(losses[-5:]) <= 0.9 * sum(losses[:5])
+    assert "model.path=" in done.stdout
+    for host in (1, 2):
+        lab.wait_gone(host, within_s=6)
+
+
+def test_one_two_and_four_ranks_have_the_same_losses(lab, lab_path, tiny_model, rows_file):
+    names = lab.up(2)
+    losses = {}
+    for label, hosts, slots in (("1", names[:1], 1), ("2", names[:1], 2), ("2x2", names, 2)):
+        hostfile = write_hosts(lab_path, hosts, slots)
+        done = lab.launch(
+            ["--hosts", hostfile, "--run-dir", f"run-{label}", RECIPE, f"model.path={tiny_model}",
+             f"data.path={rows_file}", "train.max_steps=5", *EXACT],
+            cwd=lab_path, timeout=240,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        losses[label] = losses_of(lab_path / f"run-{label}")
+    assert len(losses["1"]) == 5
+    assert losses["2"] == pytest.approx(losses["1"], rel=1e-4)
+    assert losses["2x2"] == pytest.approx(losses["1"], rel=1e-4)
+
+
+def test_a_node_with_exactly_the_named_packages_trains(lab, lab_path, tiny_model, rows_file):
+    names = lab.up(1)
+    python = make_node_python(lab.shared / "node-stack")
+    done = lab.launch(
+        ["--hosts", write_hosts(lab_path, names), "--python", str(python), "--run-dir", "run", RECIPE,
+         f"model.path={tiny_model}", f"data.path={rows_file}", "train.max_steps=2", *EXACT],
+        cwd=lab_path, timeout=240,
+    )  # fmt: skip
+    shutil.rmtree(lab.shared / "node-stack")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(losses_of(lab_path / "run")) == 2
+    plan = json.loads((lab_path / "run" / "plan.json").read_text())
+    assert plan["nodes"][0]["argv"][0] == str(python)
