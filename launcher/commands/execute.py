@@ -19,8 +19,8 @@ from launcher.commands.pipeline import Request
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
-from launcher.launch.outcome import Outcome
 from launcher.launch.order import LaunchPlan
+from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import signals_to

@@ -15,10 +15,11 @@ from launcher.base.env import EnvPlan, plan_envs
 from launcher.base.errors import UsageError
 from launcher.commands.target import Target, read_target
 from launcher.hosts.host import Host
-from launcher.launch.plan import RunSpec, make_plan
+from launcher.launch.order import RunSpec
+from launcher.launch.plan import make_plan
 
 #: loaded before ranks are forked; nothing here may touch a card or start a thread
-RECIPE_MODULES = ("torch", "transformers", "peft", "accelerate", "launcher.train.main")
+RECIPE_MODULES = ("torch", "accelerate", "transformers", "peft", "launcher.train.main", "launcher.train.job")
 SAFE_BEFORE_FORK = ("torch", "numpy", "transformers", "peft", "accelerate", "datasets")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from launcher.base.errors import PreflightError
 from launcher.hosts.host import Host
 from launcher.launch.nodes import Nodes
-from launcher.launch.plan import Meeting, RunSpec
+from launcher.launch.order import Meeting, RunSpec
 from launcher.preflight.report import NodeReport
 
 LISTEN_LIMIT_S = 15.0

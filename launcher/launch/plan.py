@@ -1,4 +1,4 @@
-"""LaunchPlan: everything a run will do, as a value that prints and saves itself. Pure; made on the head.
+"""Asked, hosts and reports -> LaunchPlan: everything a run will do, as a value. Pure; made on the head.
 
 ``make_plan`` is given what is asked (``RunSpec``), the hosts, and what is known of the nodes; before any node was
 contacted that is nothing, and what only a node knows stands in the plan as ``<from node01: cards>``.
@@ -7,14 +7,13 @@ contacted that is nothing, and what only a node knows stands in the plan as ``<f
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from launcher.base.env import DCU_DEFAULTS, EnvPlan, mask
+from launcher.base.env import DCU_DEFAULTS, EnvPlan
 from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
+from launcher.launch.order import LaunchPlan, Meeting, NodeOrder, RankOrder, RunSpec
 from launcher.preflight.report import NodeReport
 
 #: replaced by the agent with the folder that holds the head's own code
@@ -24,118 +23,6 @@ RECIPE_PROGRAM = (
 )
 MAX_OMP_THREADS = 16
 CARD_VARIABLES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-
-
-@dataclass(frozen=True, slots=True)
-class RunSpec:
-    """What the command line asks for.
-
-    Attributes:
-        kind: ``recipe``, ``script`` or ``module``.
-        target: recipe file, script or module name, as given.
-        arguments: for scripts and modules, byte for byte.
-        recipe: the resolved recipe with its hash, for ranks; None for scripts.
-        run_dir: absolute path of the run folder.
-        ranks_per_host: ranks on hosts whose line has no ``slots``; None: a card each.
-        python: interpreter named for all hosts.
-        start: ``spawn``, ``fork``, or ``auto``: recipes fork on nodes without cards, everything else spawns.
-        modules: what the import process loads before it forks.
-        grace_s: seconds between TERM and KILL when asked to stop.
-        variables: further variables of the launcher's own, such as Accelerate's for DeepSpeed.
-        local_rank_argument: append ``--local_rank=N``.
-    """
-
-    name: str
-    kind: str
-    target: str
-    arguments: tuple[str, ...]
-    workdir: str
-    run_dir: str
-    recipe: Mapping[str, Any] | None = None
-    ranks_per_host: int | None = None
-    python: str | None = None
-    setup: tuple[str, ...] = ()
-    master_address: str | None = None
-    master_port: int | None = None
-    start: str = "auto"
-    modules: tuple[str, ...] = ()
-    grace_s: float = 30.0
-    variables: Mapping[str, str] = field(default_factory=dict)
-    local_rank_argument: bool = False
-    uses_deepspeed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where the ranks meet: the master's address and port, and each node's interface towards it."""
-
-    address: str
-    port: int
-    interfaces: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RankOrder:
-    """One rank of a node."""
-
-    rank: int
-    local_rank: int
-    variables: Mapping[str, str]
-    arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeOrder:
-    """What one node is to do. ``num_ranks`` is a text while only the node knows it."""
-
-    node_rank: int
-    host: str
-    num_ranks: int | str
-    argv: tuple[str, ...]
-    ranks: tuple[RankOrder, ...]
-    variables: Mapping[str, str]
-    defaults: Mapping[str, str]
-    unset: tuple[str, ...]
-    sent: tuple[Mapping[str, Any], ...]
-    named: tuple[Mapping[str, Any], ...]
-    setup: tuple[str, ...]
-    workdir: str
-    log_dir: str
-    start: str
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """The whole run. ``world_size`` and the master are texts while only nodes know them."""
-
-    run: str
-    attempt: int
-    target: str
-    world_size: int | str
-    master_address: str
-    master_port: int | str
-    nodes: tuple[NodeOrder, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for plan.json, secrets masked."""
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
-        for node in plain["nodes"]:
-            for operations in (node["sent"], node["named"]):
-                for operation in operations:
-                    operation["value"] = mask(operation["name"], operation["value"])
-            for variables in (
-                node["variables"],
-                node["defaults"],
-                *(rank["variables"] for rank in node["ranks"]),
-            ):
-                for name in variables:
-                    variables[name] = mask(name, variables[name])
-        return plain
-
-    def to_json(self) -> str:
-        """The plan as indented JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2) + "\n"
 
 
 def make_plan(
@@ -313,28 +200,3 @@ def _defaults(spec: RunSpec, report: NodeReport | None, place: _Place, interface
     if report is not None and not report.card_count and spec.kind != "recipe" and not spec.uses_deepspeed:
         defaults["ACCELERATE_USE_CPU"] = "true"
     return defaults
-
-
-def node_message(
-    order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool, token: str
-) -> dict[str, Any]:
-    """The order as the message that goes to the node's agent."""
-    recipe = None
-    if spec.recipe is not None:
-        recipe = {**spec.recipe, "run_dir": spec.run_dir, "run": spec.name, "attempt": attempt}
-    return {
-        "kind": "order",
-        "argv": list(order.argv),
-        "ranks": [dataclasses.asdict(rank) for rank in order.ranks],
-        "variables": dict(order.variables),
-        "defaults": dict(order.defaults),
-        "unset": list(order.unset),
-        "workdir": order.workdir,
-        "log_dir": order.log_dir,
-        "start": order.start,
-        "target": {"kind": spec.kind, "name": spec.target, "arguments": list(spec.arguments)},
-        "host_store": order.node_rank == 0 and order.variables["TORCHELASTIC_USE_AGENT_STORE"] == "True",
-        "stream_all": stream_all,
-        "recipe": recipe,
-        "token": token,
-    }

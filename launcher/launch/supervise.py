@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from launcher.launch.nodes import Nodes
+from launcher.launch.order import LaunchPlan, RunSpec, node_message
 from launcher.launch.outcome import Outcome, RankExit
-from launcher.launch.plan import LaunchPlan, RunSpec, node_message
 from launcher.launch.run_folder import RunFolder
 from launcher.remote.session import Arrival
 
@@ -80,7 +80,9 @@ class Supervisor:
             for rank in order.ranks:
                 self.ranks[rank.rank] = _Rank(order.node_rank)
             stream_all = not self.sees_run_dir[order.node_rank]
-            self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all, self.token))
+            self.nodes.send(
+                order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all, self.token)
+            )
         begun = time.monotonic()
         self._next_word = begun + WAITING_EVERY_S
         for arrival in self.nodes.arrivals(begun + 0.1):

@@ -1,0 +1,148 @@
+"""What a run and each of its nodes is to do, as records. Made by ``plan`` on the head; saved, printed, sent to agents."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.base.env import mask
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What the command line asks for.
+
+    Attributes:
+        kind: ``recipe``, ``script`` or ``module``.
+        target: recipe file, script or module name, as given.
+        arguments: for scripts and modules, byte for byte.
+        recipe: the resolved recipe with its hash, for ranks; None for scripts.
+        run_dir: absolute path of the run folder.
+        ranks_per_host: ranks on hosts whose line has no ``slots``; None: a card each.
+        python: interpreter named for all hosts.
+        start: ``spawn``, ``fork``, or ``auto``: recipes fork on nodes without cards, everything else spawns.
+        modules: what the import process loads before it forks.
+        grace_s: seconds between TERM and KILL when asked to stop.
+        variables: further variables of the launcher's own, such as Accelerate's for DeepSpeed.
+        local_rank_argument: append ``--local_rank=N``.
+    """
+
+    name: str
+    kind: str
+    target: str
+    arguments: tuple[str, ...]
+    workdir: str
+    run_dir: str
+    recipe: Mapping[str, Any] | None = None
+    ranks_per_host: int | None = None
+    python: str | None = None
+    setup: tuple[str, ...] = ()
+    master_address: str | None = None
+    master_port: int | None = None
+    start: str = "auto"
+    modules: tuple[str, ...] = ()
+    grace_s: float = 30.0
+    variables: Mapping[str, str] = field(default_factory=dict)
+    local_rank_argument: bool = False
+    uses_deepspeed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the ranks meet: the master's address and port, and each node's interface towards it."""
+
+    address: str
+    port: int
+    interfaces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """One rank of a node."""
+
+    rank: int
+    local_rank: int
+    variables: Mapping[str, str]
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrder:
+    """What one node is to do. ``num_ranks`` is a text while only the node knows it."""
+
+    node_rank: int
+    host: str
+    num_ranks: int | str
+    argv: tuple[str, ...]
+    ranks: tuple[RankOrder, ...]
+    variables: Mapping[str, str]
+    defaults: Mapping[str, str]
+    unset: tuple[str, ...]
+    sent: tuple[Mapping[str, Any], ...]
+    named: tuple[Mapping[str, Any], ...]
+    setup: tuple[str, ...]
+    workdir: str
+    log_dir: str
+    start: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """The whole run. ``world_size`` and the master are texts while only nodes know them."""
+
+    run: str
+    attempt: int
+    target: str
+    world_size: int | str
+    master_address: str
+    master_port: int | str
+    nodes: tuple[NodeOrder, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for plan.json, secrets masked."""
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        for node in plain["nodes"]:
+            for operations in (node["sent"], node["named"]):
+                for operation in operations:
+                    operation["value"] = mask(operation["name"], operation["value"])
+            for variables in (
+                node["variables"],
+                node["defaults"],
+                *(rank["variables"] for rank in node["ranks"]),
+            ):
+                for name in variables:
+                    variables[name] = mask(name, variables[name])
+        return plain
+
+    def to_json(self) -> str:
+        """The plan as indented JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2) + "\n"
+
+
+def node_message(
+    order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool, token: str
+) -> dict[str, Any]:
+    """The order as the message that goes to the node's agent."""
+    recipe = None
+    if spec.recipe is not None:
+        recipe = {**spec.recipe, "run_dir": spec.run_dir, "run": spec.name, "attempt": attempt}
+    return {
+        "kind": "order",
+        "argv": list(order.argv),
+        "ranks": [dataclasses.asdict(rank) for rank in order.ranks],
+        "variables": dict(order.variables),
+        "defaults": dict(order.defaults),
+        "unset": list(order.unset),
+        "workdir": order.workdir,
+        "log_dir": order.log_dir,
+        "start": order.start,
+        "target": {"kind": spec.kind, "name": spec.target, "arguments": list(spec.arguments)},
+        "host_store": order.node_rank == 0 and order.variables["TORCHELASTIC_USE_AGENT_STORE"] == "True",
+        "stream_all": stream_all,
+        "recipe": recipe,
+        "token": token,
+    }
