@@ -152,10 +152,8 @@ def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> d
 def must_exist(request: Request) -> list[str]:
     """Paths that every node must have: the script, and the model and data folders of a recipe."""
     spec = request.spec
-    if spec.kind == "script":
-        return [spec.target]
     if spec.recipe is None:
-        return []
+        return [*([spec.target] if spec.kind == "script" else []), *spec.files]
     config = spec.recipe["config"]
     named = [config["model"].get("path"), config["data"].get("path"), config["data"].get("eval_path")]
     return [str(path) for path in named if path and str(path).startswith("/")]

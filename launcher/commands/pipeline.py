@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ import click
 
 from launcher.base.env import EnvPlan, plan_envs
 from launcher.base.errors import UsageError
+from launcher.commands.script_options import read_script_options, warn_of_local_rank
 from launcher.commands.target import Target, read_target
 from launcher.hosts.host import Host
 from launcher.launch.order import RunSpec
 from launcher.launch.plan import make_plan
+from launcher.launch.script_settings import ScriptSettings
 
 #: loaded before ranks are forked; nothing here may touch a card or start a thread
 RECIPE_MODULES = ("torch", "accelerate", "transformers", "peft", "launcher.train.main", "launcher.train.job")
@@ -31,6 +33,7 @@ class Request:
     hosts: Sequence[Host]
     env_plans: Sequence[EnvPlan]
     options: Mapping[str, Any]
+    remarks: tuple[str, ...] = ()
 
     def shown_ranks(self, world_size: int) -> frozenset[int] | None:
         """Ranks named by ``--ranks``; None: all.
@@ -60,6 +63,8 @@ def run_pipeline(options: Mapping[str, Any]) -> int:
         LauncherError: anything that kept ranks from starting; nothing is left behind.
     """
     request = read_request(options)
+    for remark in request.remarks:
+        click.echo(f"dcu-launch: {remark}", err=True)
     if options["dry_run"] and not options["dry_run_nodes"]:
         plan = make_plan(request.spec, request.hosts, request.env_plans, [None] * len(request.hosts), None)
         click.echo(plan.to_json(), nl=False)
@@ -77,7 +82,12 @@ def read_request(options: Mapping[str, Any]) -> Request:
     setup = tuple(options["setup"]) or tuple(recipe_env.pop("setup", None) or ())
     recipe_env.pop("setup", None)
     env_plans = plan_envs(os.environ, recipe_env, options["env_files"], options["env_options"], hosts)
-    return Request(_make_spec(options, target, setup), hosts, env_plans, options)
+    workdir = os.path.abspath(options["workdir"] or os.getcwd())
+    settings = read_script_options(options, target, workdir)
+    env_plans = [replace(plan, named=(*settings.named, *plan.named)) for plan in env_plans]
+    warning = warn_of_local_rank(options, target)
+    remarks = (*(f"note: {note}" for note in settings.notes), *([f"warning: {warning}"] if warning else []))
+    return Request(_make_spec(options, target, setup, workdir, settings), hosts, env_plans, options, remarks)
 
 
 def read_hosts(path: str | None, ranks_per_host: int | None) -> Sequence[Host]:
@@ -87,7 +97,9 @@ def read_hosts(path: str | None, ranks_per_host: int | None) -> Sequence[Host]:
     return read_hostfile(path) if path is not None else local_hosts(ranks_per_host)
 
 
-def _make_spec(options: Mapping[str, Any], target: Target, setup: tuple[str, ...]) -> RunSpec:
+def _make_spec(
+    options: Mapping[str, Any], target: Target, setup: tuple[str, ...], workdir: str, settings: ScriptSettings
+) -> RunSpec:
     from launcher.launch.run_folder import name_run
 
     name = name_run(target.name, options["name"])
@@ -97,7 +109,7 @@ def _make_spec(options: Mapping[str, Any], target: Target, setup: tuple[str, ...
         kind=target.kind,
         target=target.name,
         arguments=target.arguments,
-        workdir=os.path.abspath(options["workdir"] or os.getcwd()),
+        workdir=workdir,
         run_dir=str(run_dir),
         recipe=_for_ranks(target.recipe),
         ranks_per_host=options["ranks_per_host"],
@@ -108,6 +120,10 @@ def _make_spec(options: Mapping[str, Any], target: Target, setup: tuple[str, ...
         start=options["start"],
         modules=modules_of(target),
         grace_s=options["grace"],
+        variables=settings.variables,
+        local_rank_argument=options["local_rank_argument"],
+        uses_deepspeed=settings.uses_deepspeed,
+        files=settings.files,
     )
 
 

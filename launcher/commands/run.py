@@ -38,6 +38,15 @@ from launcher.commands.options import (
     help="Interpreter of the ranks; default: the one of dcu-launch, if a node has it.",
 )
 @shared_options(ENV_OPTIONS)
+@click.option("--deepspeed", metavar="FILE", help="Scripts: train by DeepSpeed, set up by this JSON file.")
+@click.option(
+    "--accelerate-config",
+    metavar="FILE",
+    help="Scripts: what accelerate launch would set for this file, apart from where processes run.",
+)
+@click.option(
+    "--local-rank-arg", "local_rank_argument", is_flag=True, help="Scripts: append --local_rank=N to ARGS."
+)
 @click.option(
     "--master-addr", "master_address", metavar="ADDR", help="Address of the first node for the others."
 )

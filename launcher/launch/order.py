@@ -28,6 +28,8 @@ class RunSpec:
         grace_s: seconds between TERM and KILL when asked to stop.
         variables: further variables of the launcher's own, such as Accelerate's for DeepSpeed.
         local_rank_argument: append ``--local_rank=N``.
+        uses_deepspeed: never tell Accelerate to use the CPU: it would train without DeepSpeed.
+        files: paths that every node must have, besides the target.
     """
 
     name: str
@@ -48,6 +50,7 @@ class RunSpec:
     variables: Mapping[str, str] = field(default_factory=dict)
     local_rank_argument: bool = False
     uses_deepspeed: bool = False
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

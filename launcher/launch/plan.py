@@ -111,6 +111,8 @@ def _order_node(
     }
     cards, unset = _card_variables(host, report)
     variables.update(cards)
+    if spec.uses_deepspeed:
+        unset = (*unset, "ACCELERATE_USE_CPU")
     return NodeOrder(
         node_rank=place.node_rank,
         host=host.name,
