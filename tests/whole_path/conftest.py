@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def json_objects(text: str) -> list[dict]:
     """The lines of an output that are JSON objects."""
     found = []
     for line in text.split("\n"):
-        if line.startswith("{"):
-            found.append(json.loads(line))
+        with contextlib.suppress(ValueError):  # a Trainer prints its rows with single quotes
+            value = json.loads(line)
+            found += [value] if isinstance(value, dict) else []
     return found

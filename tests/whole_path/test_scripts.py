@@ -32,7 +32,7 @@ def test_a_torchrun_script_meets_across_hosts(lab, lab_path):
 
 
 def test_an_accelerate_script_is_one_world_on_cpu(lab, lab_path):
-    facts, _ = launch(lab, lab_path, str(EXAMPLES / "accelerate_loop.py"), "--steps", "10")
+    facts, _ = launch(lab, lab_path, str(EXAMPLES / "accelerate_loop.py"), "--steps", "5")
     assert [(fact["rank"], fact["world_size"]) for (fact,) in facts] == [(n, 4) for n in range(4)]
     assert len({(fact["slope"], fact["offset"]) for (fact,) in facts}) == 1, (
         "the ranks learnt different lines"
