@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
+import shutil
 import statistics
+import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +27,22 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "bench" / "allreduce.py"
 LIMIT_S = 180
 BIN = Path(sys.executable).parent
+
+
+def make_peers() -> None:
+    """DeepSpeed's launcher in an environment of its own, which sees this one's torch; pdsh from the system."""
+    folder = ROOT / ".venv-bench"
+    if not (folder / "bin" / "deepspeed").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        site = next((folder / "lib").glob("python3*/site-packages"))
+        (site / "base.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        pip = [str(folder / "bin" / "pip"), "install", "-q"]
+        subprocess.run([*pip, "setuptools", "wheel"], check=True)
+        subprocess.run(
+            [*pip, "--no-build-isolation", "deepspeed"], check=True, env={**os.environ, "DS_BUILD_OPS": "0"}
+        )
+    if shutil.which("pdsh") is None:
+        subprocess.run(["apt-get", "-qq", "install", "-y", "pdsh"], check=True, stdout=subprocess.DEVNULL)
 
 
 class Arms:
@@ -99,6 +119,8 @@ def main() -> None:
     parser.add_argument("--arms", default="torchrun,deepspeed,spawn,fork")
     asked = parser.parse_args()
     names = asked.arms.split(",")
+    if "deepspeed" in names:
+        make_peers()
     lab = Lab(ROOT / ".lab" / "bench")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     try:
