@@ -11,7 +11,8 @@ total = torch.ones(1)
 dist.all_reduce(total)
 moment = time.monotonic()
 if dist.get_rank() == 0:
-    with open([word for word in sys.argv[1:] if not word.startswith("--local_rank")][0], "w") as file:
+    # DeepSpeed's launcher puts an argument of its own in front
+    with open(next(word for word in sys.argv[1:] if not word.startswith("--local_rank")), "w") as file:
         file.write(f"{moment} {int(total.item())}")
 dist.barrier()
 dist.destroy_process_group()
