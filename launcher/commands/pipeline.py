@@ -121,7 +121,7 @@ def _make_spec(
         modules=modules_of(target),
         grace_s=options["grace"],
         variables=settings.variables,
-        local_rank_argument=options["local_rank_argument"],
+        local_rank_option=settings.local_rank_option,
         uses_deepspeed=settings.uses_deepspeed,
         files=settings.files,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from launcher.base.errors import UsageError
@@ -41,6 +42,10 @@ def read_script_options(options: Mapping[str, Any], target: Target, workdir: str
         settings = read_accelerate_config(options["accelerate_config"], workdir)
     if options["deepspeed"]:
         settings = add_deepspeed(settings, options["deepspeed"], workdir)
+    if options["local_rank_argument"]:
+        # as DeepSpeed's launcher writes it, unless the script knows the other spelling alone
+        option = find_local_rank_option(target.name) if target.kind == "script" else None
+        settings = replace(settings, local_rank_option=option or "--local_rank")
     return settings
 
 

@@ -163,7 +163,7 @@ def read_accelerate_config(path: str, workdir: str) -> ScriptSettings:
         if deepspeed:
             reading.left_out.setdefault(f"distributed_type is {kind}", []).append("deepspeed_config")
         plain = {key.removeprefix("dynamo_"): value for key, value in dynamo.items()}
-        reading.map_keys({**DYNAMO_DEFAULTS, **plain}, DYNAMO, "dynamo_config.")
+        reading.map_keys({**DYNAMO_DEFAULTS, **plain}, DYNAMO, "dynamo_config.dynamo_")
     return reading.conclude(uses_deepspeed)
 
 
@@ -177,8 +177,9 @@ def _load(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"Accelerate configuration {path}: {error.strerror}") from None
     except Exception as error:  # whatever the YAML library raises for text that is none
-        first = str(error).strip().split("\n")[0]
-        raise ConfigError(f"Accelerate configuration {path}: not YAML: {first}") from None
+        mark, why = getattr(error, "problem_mark", None), getattr(error, "problem", None) or str(error)
+        place = f"{path}:{mark.line + 1}" if mark else path
+        raise ConfigError(f"Accelerate configuration {place}: cannot be read as YAML: {why}") from None
     if not isinstance(config, dict):
         raise ConfigError(f"Accelerate configuration {path}: expected keys and values")
     return {str(key): value for key, value in config.items()}

@@ -27,7 +27,7 @@ class RunSpec:
         modules: what the import process loads before it forks.
         grace_s: seconds between TERM and KILL when asked to stop.
         variables: further variables of the launcher's own, such as Accelerate's for DeepSpeed.
-        local_rank_argument: append ``--local_rank=N``.
+        local_rank_option: append it as ``--local_rank=N``; empty: nothing.
         uses_deepspeed: never tell Accelerate to use the CPU: it would train without DeepSpeed.
         files: paths that every node must have, besides the target.
     """
@@ -48,7 +48,7 @@ class RunSpec:
     modules: tuple[str, ...] = ()
     grace_s: float = 30.0
     variables: Mapping[str, str] = field(default_factory=dict)
-    local_rank_argument: bool = False
+    local_rank_option: str = ""
     uses_deepspeed: bool = False
     files: tuple[str, ...] = ()
 

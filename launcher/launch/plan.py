@@ -155,7 +155,7 @@ def _order_ranks(spec: RunSpec, place: _Place, log_dir: str) -> tuple[RankOrder,
             "ROLE_RANK": str(rank),
             "TORCHELASTIC_ERROR_FILE": f"{log_dir}/rank-{rank:05d}.error.json",
         }
-        extra = (f"--local_rank={local_rank}",) if spec.local_rank_argument else ()
+        extra = (f"{spec.local_rank_option}={local_rank}",) if spec.local_rank_option else ()
         orders.append(RankOrder(rank, local_rank, variables, extra))
     return tuple(orders)
 

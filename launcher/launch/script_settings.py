@@ -6,14 +6,16 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from launcher.base.env_file import EnvOp
 from launcher.base.errors import ConfigError
 
-_LOCAL_RANK_OPTION = re.compile(r"""add_argument\(\s*(?:['"][^'"]*['"]\s*,\s*)*['"](--local[_-]rank)['"]""")
+#: an option with all the spellings it has in a script's text
+_OPTION = re.compile(r"""add_argument\(\s*((?:['"]-[^'"]*['"]\s*,?\s*)+)""")
+_LOCAL_RANK_OPTIONS = ("--local_rank", "--local-rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class ScriptSettings:
         variables: the launcher's own, which nothing overrules.
         files: paths that every node must have.
         notes: what of a file was left out, and why.
+        local_rank_option: what ``--local-rank-arg`` appends, without ``=N``; empty: nothing.
     """
 
     named: tuple[EnvOp, ...] = ()
@@ -32,6 +35,7 @@ class ScriptSettings:
     files: tuple[str, ...] = ()
     uses_deepspeed: bool = False
     notes: tuple[str, ...] = ()
+    local_rank_option: str = ""
 
 
 def add_deepspeed(settings: ScriptSettings, path: str, workdir: str) -> ScriptSettings:
@@ -56,7 +60,8 @@ def add_deepspeed(settings: ScriptSettings, path: str, workdir: str) -> ScriptSe
         "ACCELERATE_DEEPSPEED_CONFIG_FILE": there,
         "ACCELERATE_DEEPSPEED_ZERO3_INIT": "true" if read_zero_stage(path) == 3 else "false",
     }
-    return ScriptSettings(settings.named, variables, (*settings.files, there), True, settings.notes)
+    files = (*settings.files, there)
+    return replace(settings, variables=variables, files=files, uses_deepspeed=True)
 
 
 def node_path(path: str, workdir: str) -> str:
@@ -91,10 +96,12 @@ def read_zero_stage(path: str) -> int:
 
 
 def find_local_rank_option(script: str) -> str | None:
-    """The script's own option for its local rank, as its text says; None when it has none or cannot be read."""
+    """The script's own option for its local rank, as its text spells it; None when it has none or cannot be read."""
     try:
         text = Path(script).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    found = _LOCAL_RANK_OPTION.search(text)
-    return found[1] if found else None
+    spellings = {
+        word for option in _OPTION.findall(text) for word in re.findall(r"""['"]([^'"]+)['"]""", option)
+    }
+    return next((option for option in _LOCAL_RANK_OPTIONS if option in spellings), None)
