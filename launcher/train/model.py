@@ -71,9 +71,12 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
     folder = str(demo_file("")) if path == "demo" else path
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # the tokenizers library raises bare Exception
+        # tokenizers 0.20 began to write merges as pairs, which older ones cannot read
+        newer = "untagged enum" in str(error)
+        hint = "its tokenizer.json was written by a newer tokenizers than this node has" if newer else ""
         raise ConfigError(
-            f"model.path: no tokenizer can be read from {path}: {_first_line(error)}"
+            f"model.path: no tokenizer can be read from {path}: {_first_line(error)}", hint
         ) from error
 
 

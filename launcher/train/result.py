@@ -30,7 +30,8 @@ def write_result(setup: Setup, dtype: Any) -> Path:
 
     def write(folder: Path) -> None:
         if is_adapter:
-            setup.tuned.peft.save_pretrained(folder, safe_serialization=True)
+            # modules_to_save are saved anyway; "auto" would look the base up on the hub
+            setup.tuned.peft.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False)
         else:
             weights = {name: tensor.to(dtype) for name, tensor in setup.tuned.causal.state_dict().items()}
             setup.tuned.causal.save_pretrained(folder, state_dict=weights, safe_serialization=True)

@@ -1,0 +1,36 @@
+"""One tiny model for all training tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.train.tiny import ROOT, make_rows, make_tokenizer
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny model; made by a process of its own, where warnings are no errors."""
+    folder = tmp_path_factory.mktemp("model")
+    subprocess.run([sys.executable, "-m", "tests.train.tiny", str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plain_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer that has no chat template."""
+    folder = tmp_path_factory.mktemp("plain")
+    make_tokenizer(folder, chat=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows for it."""
+    file = tmp_path_factory.mktemp("rows") / "rows.json"
+    file.write_text(json.dumps(make_rows()), encoding="utf-8")
+    return file
