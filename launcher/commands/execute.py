@@ -81,7 +81,7 @@ def open_nodes(request: Request, inbox: Inbox, folder: RunFolder | None) -> Iter
         fanout=options["fanout"],
     )
     greetings = [
-        (_token(request), _prepare_message(request, node, folder)) for node in range(len(request.hosts))
+        (secrets.token_hex(16), _prepare_message(request, node, folder)) for node in range(len(request.hosts))
     ]
     sessions = open_sessions(request.hosts, remote, inbox, greetings, _stop_on_signal(inbox))
     nodes = Nodes(sessions, inbox, options["lost_after"], tick=lambda: None)
@@ -96,10 +96,6 @@ def end_nodes(nodes: Nodes) -> None:
     unconfirmed = nodes.end()
     if unconfirmed:
         click.echo(f"dcu-launch: warning: no word of a clean end from {', '.join(unconfirmed)}", err=True)
-
-
-def _token(request: Request) -> str:
-    return secrets.token_hex(16)
 
 
 def _stop_on_signal(inbox: Inbox) -> Callable[[list[str]], None]:
@@ -142,6 +138,7 @@ def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> d
         "modules": list(spec.modules),
         "import_defaults": IMPORT_DEFAULTS,
         "slots": host.slots or spec.ranks_per_host,
+        "bind": spec.bind == "numa",
         "workdir": spec.workdir,
         "must_exist": must_exist(request),
         "run_dir": spec.run_dir,
@@ -242,6 +239,8 @@ def run_ranks(nodes: Nodes, request: Request, reports: Sequence[NodeReport], fol
     for attempt in range(MAX_ATTEMPTS):
         plan = plan_run(nodes, request, reports, attempt)
         folder.write_json("plan.json", plan.to_dict())
+        if attempt == 0:
+            _tell_bindings(plan)
         outcome = _attempt(nodes, request, reports, folder, plan)
         if not outcome.started_again or attempt == MAX_ATTEMPTS - 1 or request.spec.master_port:
             break
@@ -249,6 +248,16 @@ def run_ranks(nodes: Nodes, request: Request, reports: Sequence[NodeReport], fol
         click.echo(f"dcu-launch: port {plan.master_port} was taken in the meantime, starting again", err=True)
     end_nodes(nodes)
     return conclude(outcome, request, folder)
+
+
+def _tell_bindings(plan: LaunchPlan) -> None:
+    """One line for all nodes whose ranks are bound alike."""
+    alike: dict[str, list[str]] = {}
+    for order in plan.nodes:
+        if order.binding:
+            alike.setdefault(order.binding, []).append(order.host)
+    for text, names in alike.items():
+        click.echo(f"dcu-launch: {_fold(names)}: {text}", err=True)
 
 
 def _attempt(
@@ -275,7 +284,6 @@ def _attempt(
             spec=request.spec,
             folder=folder,
             view=view,
-            token=_token(request),
             sees_run_dir=[report.sees_run_dir is not False for report in reports],
             start_limit_s=request.options["start_timeout"],
         ).run()

@@ -124,6 +124,7 @@ def _make_spec(
         local_rank_option=settings.local_rank_option,
         uses_deepspeed=settings.uses_deepspeed,
         files=settings.files,
+        bind=options["bind"],
     )
 
 

@@ -51,6 +51,13 @@ from launcher.commands.options import (
     "--master-addr", "master_address", metavar="ADDR", help="Address of the first node for the others."
 )
 @click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Default: a free one.")
+@click.option(
+    "--bind",
+    type=click.Choice(["none", "numa"]),
+    default="none",
+    show_default=True,
+    help="numa: each rank stays on the NUMA node of its card, as the node itself tells it.",
+)
 @click.option("--ranks", "shown_ranks", metavar="LIST", help="Show only these ranks' output, such as 0,8-11.")
 @click.option(
     "--start-timeout",

@@ -30,6 +30,7 @@ class RunSpec:
         local_rank_option: append it as ``--local_rank=N``; empty: nothing.
         uses_deepspeed: never tell Accelerate to use the CPU: it would train without DeepSpeed.
         files: paths that every node must have, besides the target.
+        bind: ``numa``: each rank stays on the NUMA node of its card; ``none``: wherever the system puts it.
     """
 
     name: str
@@ -51,6 +52,7 @@ class RunSpec:
     local_rank_option: str = ""
     uses_deepspeed: bool = False
     files: tuple[str, ...] = ()
+    bind: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,24 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class RankOrder:
-    """One rank of a node."""
+    """One rank of a node.
+
+    Attributes:
+        defaults: hold where the user set nothing, for this rank before those of its node.
+        binding: ``node`` and ``cpus`` of the NUMA node it stays on; None: no binding.
+    """
 
     rank: int
     local_rank: int
     variables: Mapping[str, str]
     arguments: tuple[str, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    binding: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOrder:
-    """What one node is to do. ``num_ranks`` is a text while only the node knows it."""
+    """What one node is to do. ``num_ranks`` and ``binding`` (told to the user) are texts while only the node knows."""
 
     node_rank: int
     host: str
@@ -91,6 +100,7 @@ class NodeOrder:
     log_dir: str
     start: str
     grace_s: float
+    binding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +122,8 @@ class LaunchPlan:
             for operations in (node["sent"], node["named"]):
                 for operation in operations:
                     operation["value"] = mask(operation["name"], operation["value"])
-            for variables in (
-                node["variables"],
-                node["defaults"],
-                *(rank["variables"] for rank in node["ranks"]),
-            ):
+            ranks = [part for rank in node["ranks"] for part in (rank["variables"], rank["defaults"])]
+            for variables in (node["variables"], node["defaults"], *ranks):
                 for name in variables:
                     variables[name] = mask(name, variables[name])
         return plain
@@ -126,9 +133,7 @@ class LaunchPlan:
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=2) + "\n"
 
 
-def node_message(
-    order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool, token: str
-) -> dict[str, Any]:
+def node_message(order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool) -> dict[str, Any]:
     """The order as the message that goes to the node's agent."""
     recipe = None
     if spec.recipe is not None:
@@ -147,5 +152,4 @@ def node_message(
         "host_store": order.node_rank == 0 and order.variables["TORCHELASTIC_USE_AGENT_STORE"] == "True",
         "stream_all": stream_all,
         "recipe": recipe,
-        "token": token,
     }

@@ -7,12 +7,13 @@ contacted that is nothing, and what only a node knows stands in the plan as ``<f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.base.env import DCU_DEFAULTS, EnvPlan
 from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
+from launcher.launch.binding import RankBinding, bind_ranks
 from launcher.launch.order import LaunchPlan, Meeting, NodeOrder, RankOrder, RunSpec
 from launcher.preflight.report import NodeReport
 
@@ -113,12 +114,13 @@ def _order_node(
     variables.update(cards)
     if spec.uses_deepspeed:
         unset = (*unset, "ACCELERATE_USE_CPU")
+    bindings, told = _bindings(spec, host, report, place, cards)
     return NodeOrder(
         node_rank=place.node_rank,
         host=host.name,
         num_ranks=place.num_ranks,
         argv=_argv(spec, host, report),
-        ranks=_order_ranks(spec, place, log_dir),
+        ranks=_order_ranks(spec, place, log_dir, bindings),
         variables=variables,
         defaults=defaults,
         unset=unset,
@@ -129,7 +131,19 @@ def _order_node(
         log_dir=log_dir,
         start=_start_method(spec, host, report),
         grace_s=spec.grace_s,
+        binding=told,
     )
+
+
+def _bindings(
+    spec: RunSpec, host: Host, report: NodeReport | None, place: _Place, cards: Mapping[str, str]
+) -> tuple[list[RankBinding | None], str]:
+    """Where each local rank stays, and what to tell of it."""
+    if spec.bind != "numa" or not isinstance(place.num_ranks, int):
+        return [], ""
+    if report is None:
+        return [], f"<from {host.name}: NUMA nodes>"
+    return bind_ranks(report, host, place.num_ranks, cards)
 
 
 def _start_method(spec: RunSpec, host: Host, report: NodeReport | None) -> str:
@@ -143,7 +157,9 @@ def _start_method(spec: RunSpec, host: Host, report: NodeReport | None) -> str:
     return "spawn" if report.card_count else "fork"
 
 
-def _order_ranks(spec: RunSpec, place: _Place, log_dir: str) -> tuple[RankOrder, ...]:
+def _order_ranks(
+    spec: RunSpec, place: _Place, log_dir: str, bindings: Sequence[RankBinding | None]
+) -> tuple[RankOrder, ...]:
     if not isinstance(place.num_ranks, int) or not isinstance(place.first_rank, int):
         return ()
     orders = []
@@ -156,7 +172,15 @@ def _order_ranks(spec: RunSpec, place: _Place, log_dir: str) -> tuple[RankOrder,
             "TORCHELASTIC_ERROR_FILE": f"{log_dir}/rank-{rank:05d}.error.json",
         }
         extra = (f"{spec.local_rank_option}={local_rank}",) if spec.local_rank_option else ()
-        orders.append(RankOrder(rank, local_rank, variables, extra))
+        binding = bindings[local_rank] if bindings else None
+        defaults: dict[str, str] = {}
+        wanted = None
+        if binding is not None:
+            wanted = {"node": binding.node, "cpus": binding.cpus, "card": binding.card}
+            defaults["OMP_NUM_THREADS"] = str(min(MAX_OMP_THREADS, binding.threads))
+            if binding.adapter:
+                defaults["UCX_NET_DEVICES"] = binding.adapter
+        orders.append(RankOrder(rank, local_rank, variables, extra, defaults, wanted))
     return tuple(orders)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import network
+from . import network, numa
 
 PACKAGES = (
     "torch",
@@ -57,6 +57,8 @@ def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
         "sees_run_dir": lambda: sees_token(message.get("run_dir", ""), message.get("run_dir_token", "")),
         "visibility": lambda: {name: variables[name] for name in VISIBILITY if name in variables},
     }
+    if message.get("bind"):
+        fields["topology"] = numa.read_topology
     for name, ask in fields.items():
         try:
             report[name] = ask()

@@ -24,6 +24,7 @@ class NodeReport:
         session_address: the node's address by which the head came in.
         missing: paths the run needs and the node lacks.
         sees_run_dir: whether the node sees the head's run folder.
+        topology: NUMA nodes, cards and adapters, as ``launcher.node.numa`` reads them; only where it was asked for.
         setup: set-up steps that were run.
         orphans: pids of an earlier run that were ended before this one.
         unknown: what could not be found out, with the reason.
@@ -46,6 +47,7 @@ class NodeReport:
     workdir_exists: bool | None = None
     missing: tuple[str, ...] = ()
     sees_run_dir: bool | None = None
+    topology: Mapping[str, Any] | None = None
     setup: tuple[str, ...] = ()
     orphans: tuple[int, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -81,6 +83,7 @@ def read_report(host: str, message: Mapping[str, Any]) -> NodeReport:
         workdir_exists=message.get("workdir"),
         missing=tuple(message.get("missing", ())),
         sees_run_dir=message.get("sees_run_dir"),
+        topology=message.get("topology"),
         setup=tuple(message.get("setup", ())),
         orphans=tuple(message.get("orphans", ())),
         unknown=MappingProxyType(dict(message.get("unknown", {}))),
