@@ -56,7 +56,6 @@ class Supervisor:
     spec: RunSpec
     folder: RunFolder
     view: View
-    token: str
     sees_run_dir: Sequence[bool]
     start_limit_s: float
     ranks: dict[int, _Rank] = field(default_factory=dict)
@@ -80,9 +79,7 @@ class Supervisor:
             for rank in order.ranks:
                 self.ranks[rank.rank] = _Rank(order.node_rank)
             stream_all = not self.sees_run_dir[order.node_rank]
-            self.nodes.send(
-                order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all, self.token)
-            )
+            self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all))
         begun = time.monotonic()
         self._next_word = begun + WAITING_EVERY_S
         for arrival in self.nodes.arrivals(begun + 0.1):

@@ -43,11 +43,10 @@ class Agent:
 
     def __init__(self, home: str, reading: int, writing: int, token: str) -> None:
         self.home = home
-        self._guardian, self._farewell = guardian.start_guardian(token)
         self._selector = selectors.DefaultSelector()
         self._wake_reading, self._wake_writing = os.pipe()
         self._line = HeadLine(self._selector, reading, writing, self._obey, self._on_head_lost)
-        self._group = RankGroup(self._selector, self._line, home, self._guardian)
+        self._group = RankGroup(self._selector, self._line, home, token)
         self._done_jobs: List[Callable[[], None]] = []
         self._jobs = 0
         self._variables: Dict[str, str] = {}
@@ -134,7 +133,11 @@ class Agent:
         """In the main thread, since the kernel ties its life to the thread that makes it."""
         python = (report.get("python") or {}).get("path")
         if python and not self._ending:
-            self._group.importer = ImportProcess(python, self.home, message, report, self._variables)
+            try:
+                importer = ImportProcess(python, self.home, message, report, self._variables)
+            except OSError:
+                return  # the ranks start as processes of their own, and tell what is wrong with it
+            self._group.adopt(importer)
 
     def _listen(self, message: Dict[str, Any]) -> None:
         if self._port is not None:
@@ -187,7 +190,6 @@ class Agent:
         self._group.close()
         self._line.send({"kind": "ended"})
         self._line.drain(within_s=2.0)
-        os.write(self._farewell, guardian.FAREWELL)
         sys.stderr.flush()
         # a thread may wait in a call that never returns: the interpreter's orderly end would wait for it, or abort
         os._exit(5 if self._line.gone else 0)
@@ -200,8 +202,6 @@ def main(home: str, token: str) -> NoReturn:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    try:
-        os.setsid()
-    except OSError:
-        pass  # already the leader of its session, as under sshd
+    guardian.start_agent_under_guard(token)
+    os.setsid()
     Agent(home, reading, writing, token).run()

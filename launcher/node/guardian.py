@@ -1,94 +1,105 @@
-"""The guardian: a small process beside the agent that ends what the agent leaves when the agent itself is killed.
+"""The guardian: the small process that started the agent and ends what the agent leaves, however the agent ends.
 
-It holds one end of a pipe. End of file without the farewell byte means that the agent died: everything that descended
-from it is killed, by pid and start time. What it knows is also written to a file, so that the next agent of this user
-on this node can end orphans if agent and guardian were killed together.
+It is the agent's parent and a child subreaper: when the agent is killed, everything that descended from it becomes the
+guardian's own and is killed, by pid and start time. A file names what the agent has started, so that the next agent of
+this user on this node can end orphans if agent and guardian were killed together.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import tempfile
-from typing import Any, Dict, List, Optional, Set, Tuple
+import time
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from . import process_tree
 from .process_tree import ProcessId
 
-FAREWELL = b"q"
 RUN_VARIABLE = "DCU_LAUNCH_TOKEN"
-SCAN_EVERY_S = 1.0
+#: the first look at what the agent has started, and the later ones: a scan of /proc is not free beside a training
+FIRST_SCAN_S, SCAN_EVERY_S = 1.0, 5.0
+END_LIMIT_S = 25.0
 
 
-def start_guardian(token: str) -> Tuple[int, int]:
-    """Fork the guardian of the calling agent; call it before any thread exists.
+def start_agent_under_guard(token: str) -> None:
+    """Fork; the caller goes on as the agent, and its parent stays as the guardian and exits with the agent's code.
 
-    Returns:
-        The guardian's pid and the descriptor to write ``FAREWELL`` to at the agent's orderly end.
+    Call it before any thread exists.
+
+    Args:
+        token: names this run in the environment of everything that ranks start.
     """
-    reading, writing = os.pipe()
-    agent = os.getpid()
-    pid = os.fork()
-    if pid:
-        os.close(reading)
-        return pid, writing
-    status = 1
+    agent = os.fork()
+    if agent == 0:
+        process_tree.name_process("dcu-agent")
+        return
+    code = 1
     try:
-        os.close(writing)
-        _detach(keep=reading)
-        _guard(agent, process_tree.start_time(agent) or 0, token, reading)
-        status = 0
+        _detach()
+        code = _guard(agent, process_tree.start_time(agent) or 0, token)
     finally:
-        os._exit(status)
-    raise AssertionError("unreachable")
+        os._exit(code)
 
 
-def _detach(keep: int) -> None:
-    """Own session, no signals, and none of the agent's descriptors: sshd waits for whoever holds them."""
-    os.setsid()
+def _detach() -> None:
+    """Deaf to signals that are meant for the agent, and none of its descriptors: sshd waits for whoever holds them."""
+    process_tree.name_process("dcu-guardian")
+    process_tree.become_subreaper()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    for entry in os.listdir("/proc/self/fd"):
-        if int(entry) > 2 and int(entry) != keep:
-            try:
-                os.close(int(entry))
-            except OSError:
-                pass
+    process_tree.close_descriptors_but({0, 1, 2})
 
 
-def _guard(agent: int, agent_started: int, token: str, reading: int) -> None:
+def _guard(agent: int, agent_started: int, token: str) -> int:
+    """Wait for the agent's end, end what it left, and return its exit code."""
+    record = Record(agent, agent_started, token)
     known: Set[ProcessId] = set()
-    record = _record_path(agent)
+    wait_s = FIRST_SCAN_S
     while True:
-        ready, _, _ = select.select([reading], [], [], SCAN_EVERY_S)
-        if ready:
-            word = os.read(reading, 1)
-            if word == FAREWELL:
-                break
-            if word == b"":
-                known.update(process_tree.having_variable(("%s=%s" % (RUN_VARIABLE, token)).encode()))
-                _end_all(known)
-                break
-        fresh = set(process_tree.descendants(agent, leave_out=(os.getpid(),)))
-        if fresh - known:
-            known |= fresh
-            _write_record(record, agent, agent_started, known)
-        known = {process for process in known if process_tree.start_time(process[0]) == process[1]}
-    if record:
-        _remove(record)
+        found, status = os.waitpid(agent, os.WNOHANG)
+        if found:
+            break
+        if signal.sigtimedwait([signal.SIGCHLD], wait_s) is None:
+            wait_s = SCAN_EVERY_S
+            seen = set(process_tree.descendants(agent))
+            if seen != known:
+                known = seen
+                record.write(known)
+    end_all(known, token, below=(os.getpid(),))
+    record.remove()
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _end_all(known: Set[ProcessId]) -> None:
-    for _ in range(50):
-        below = [found for pid, _ in known for found in process_tree.descendants(pid)]
-        known.update(below)
-        if not process_tree.kill_until_gone(known, within_s=0.5):
-            return
+def end_all(known: Set[ProcessId], token: str, below: Sequence[int] = ()) -> List[ProcessId]:
+    """Kill processes of a run until none is left: known ones, what bears its token, and what descends from either.
+
+    Args:
+        below: further processes whose descendants, not they themselves, are killed.
+
+    Returns:
+        Those that were killed.
+    """
+    killed: Set[ProcessId] = set()
+    assignment = ("%s=%s" % (RUN_VARIABLE, token)).encode()
+    deadline = time.monotonic() + END_LIMIT_S
+    while time.monotonic() < deadline:
+        found = {process for process in known if process_tree.start_time(process[0]) == process[1]}
+        found.update(process_tree.having_variable(assignment))
+        found.update(process_tree.descendants(*below, *(pid for pid, _ in found)))
+        if not found:
+            break
+        killed |= found
+        process_tree.kill_until_gone(found, within_s=0.5)
+    return sorted(killed)
+
+
+# ---- the record of what an agent has started
 
 
 def record_folder() -> Optional[str]:
@@ -104,21 +115,31 @@ def record_folder() -> Optional[str]:
     return folder if about.st_uid == os.getuid() and (about.st_mode & 0o170077) == 0o040000 else None
 
 
-def _record_path(agent: int) -> Optional[str]:
-    folder = record_folder()
-    return os.path.join(folder, "agent-%d.json" % agent) if folder else None
+class Record:
+    """The file that names an agent, its guardian and what they have started."""
 
+    def __init__(self, agent: int, agent_started: int, token: str) -> None:
+        folder = record_folder()
+        self._path = os.path.join(folder, "agent-%d.json" % agent) if folder else None
+        own = (os.getpid(), process_tree.start_time(os.getpid()) or 0)
+        self._fixed = {"place": _place(), "agent": (agent, agent_started), "guardian": own, "token": token}
+        self.write(set())
 
-def _write_record(path: Optional[str], agent: int, started: int, known: Set[ProcessId]) -> None:
-    if path is None:
-        return
-    record = {"boot": _boot_id(), "agent": [agent, started], "guardian": _self_id(), "known": sorted(known)}
-    try:
-        with open(path + ".partial", "w") as file:
-            json.dump(record, file)
-        os.replace(path + ".partial", path)
-    except OSError:
-        pass
+    def write(self, known: Set[ProcessId]) -> None:
+        """Note what runs now; a disk that does not take it is no reason to fail."""
+        if self._path is None:
+            return
+        try:
+            with open(self._path + ".partial", "w") as file:
+                json.dump(dict(self._fixed, known=sorted(known)), file)
+            os.replace(self._path + ".partial", self._path)
+        except OSError:
+            pass
+
+    def remove(self) -> None:
+        """Nothing is left to be known."""
+        if self._path is not None:
+            _remove(self._path)
 
 
 def end_orphans() -> List[int]:
@@ -128,16 +149,13 @@ def end_orphans() -> List[int]:
     for name in sorted(os.listdir(folder)) if folder else ():
         path = os.path.join(folder or "", name)
         record = _read_record(path)
-        if record is None or record["boot"] != _boot_id():
+        if record is None or record["place"] != _place():
             continue
         keepers = [tuple(record["agent"]), tuple(record["guardian"])]
         if any(process_tree.start_time(pid) == started for pid, started in keepers):
             continue
-        orphans = {
-            (pid, started) for pid, started in record["known"] if process_tree.start_time(pid) == started
-        }
-        ended += sorted(pid for pid, _ in orphans)
-        _end_all(orphans)
+        known = {(pid, started) for pid, started in record["known"]}
+        ended += [pid for pid, _ in end_all(known, record["token"])]
         _remove(path)
     return ended
 
@@ -146,7 +164,7 @@ def _read_record(path: str) -> Optional[Dict[str, Any]]:
     try:
         with open(path) as file:
             record = json.load(file)
-        return record if {"boot", "agent", "guardian", "known"} <= set(record) else None
+        return record if {"place", "agent", "guardian", "token", "known"} <= set(record) else None
     except (OSError, ValueError, TypeError):
         return None
 
@@ -158,13 +176,10 @@ def _remove(path: str) -> None:
         pass
 
 
-def _self_id() -> ProcessId:
-    return os.getpid(), process_tree.start_time(os.getpid()) or 0
-
-
-def _boot_id() -> str:
+def _place() -> List[str]:
+    """This boot of this node, and this container of it: what pids and start times mean here alone."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
+            return [file.read().strip(), os.readlink("/proc/self/ns/pid")]
     except OSError:
-        return ""
+        return ["", ""]

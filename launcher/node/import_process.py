@@ -15,7 +15,8 @@ IMPORTER_PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from launcher.node.importer import main; "
     "sys.exit(main(int(sys.argv[2]), int(sys.argv[3])))"
 )
-FORK_LIMIT_S = 120.0
+#: less than the head's patience with a node that says nothing
+FORK_LIMIT_S = 8.0
 
 
 class ImportProcess:
@@ -23,6 +24,10 @@ class ImportProcess:
 
     Args:
         message: ``prepare``: ``modules`` to import, ``import_defaults`` variables, ``slots`` as far as known.
+
+    Attributes:
+        socket: readable when it has something to say; see ``hear``.
+        is_ready: it has imported all, or is gone: either way the ranks can start.
     """
 
     def __init__(
@@ -61,10 +66,20 @@ class ImportProcess:
         process.returncode = 0
         self.pid = process.pid
         self._started = process_tree.start_time(process.pid) or 0
-        self._socket = ours
+        self.socket = ours
+        self.is_ready = False
         self._store: Optional[process_tree.ProcessId] = None
         self._home = home
         importer.send_with_descriptors(ours, {"kind": "import", "modules": message.get("modules", [])}, [])
+
+    def hear(self) -> bool:
+        """Take what it says; False once it is gone."""
+        try:
+            message, _ = importer.receive_with_descriptors(self.socket)
+        except OSError:
+            message = None
+        self.is_ready = True  # its only word before it is asked to fork is that all is imported
+        return message is not None
 
     def fork(
         self, order: Dict[str, Any], variables: Dict[str, str], port: Optional[network.MasterPort]
@@ -106,12 +121,9 @@ class ImportProcess:
 
     def _ask(self, message: Dict[str, Any], given: List[int]) -> Optional[Dict[str, Any]]:
         try:
-            importer.send_with_descriptors(self._socket, message, given)
-            self._socket.settimeout(FORK_LIMIT_S)
-            while True:
-                answer, _ = importer.receive_with_descriptors(self._socket)
-                if answer is None or answer["kind"] != "imported":
-                    return answer
+            importer.send_with_descriptors(self.socket, message, given)
+            self.socket.settimeout(FORK_LIMIT_S)
+            return importer.receive_with_descriptors(self.socket)[0]
         except OSError as error:
             return {"reason": str(error)}
 
@@ -132,5 +144,5 @@ class ImportProcess:
 
     def close(self) -> None:
         """End the import process; the ranks forked from it are not its children any more."""
-        self._socket.close()
+        self.socket.close()
         process_tree.send_signal((self.pid, self._started), signal.SIGKILL)

@@ -22,7 +22,7 @@ import time
 import traceback
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
-from . import process_tree
+from . import numa, process_tree
 
 ADOPTION_LIMIT_S = 5.0
 MESSAGE_LIMIT = 8 * 1024 * 1024
@@ -163,7 +163,8 @@ def _become_rank(message: Dict[str, Any], which: Dict[str, Any], keep: Dict[str,
     os.dup2(null, 0)
     os.dup2(keep["output"], 1)
     os.dup2(keep["output"], 2)
-    _close_all_but({0, 1, 2, keep.get("channel", -1)})
+    process_tree.close_descriptors_but({0, 1, 2, keep.get("channel", -1)})
+    numa.Binding(which.get("binding")).apply()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python sets it at its start
@@ -176,15 +177,6 @@ def _become_rank(message: Dict[str, Any], which: Dict[str, Any], keep: Dict[str,
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-
-
-def _close_all_but(keep: set) -> None:  # type: ignore[type-arg]  # Python 3.8 has no set[int]
-    for entry in os.listdir("/proc/self/fd"):
-        if int(entry) not in keep:
-            try:
-                os.close(int(entry))
-            except OSError:
-                pass
 
 
 def run_rank(message: Dict[str, Any], which: Dict[str, Any]) -> int:
@@ -232,7 +224,7 @@ def _run_program(target: Dict[str, Any], home: str, arguments: List[str]) -> Non
 
 def _host_store(store: Dict[str, Any], listening: int) -> NoReturn:
     """Serve the rendezvous store on a socket that has been listening since the ports were agreed."""
-    _close_all_but({0, 1, 2, listening})
+    process_tree.close_descriptors_but({0, 1, 2, listening})
     held = _make_store(store, listening)
     while held is not None:
         time.sleep(3600)

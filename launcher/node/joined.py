@@ -15,11 +15,23 @@ _ESTABLISHED = "01"
 def joined_ranks(pids: Dict[int, int], port: int) -> Set[int]:
     """Ranks (by pid) with an established TCP connection to ``port`` of whatever address (proc(5), /proc/pid/net/tcp)."""
     found = set()
+    connected: Dict[
+        str, Set[str]
+    ] = {}  # by network namespace: nearly always one for all ranks, and dear to read
     for rank, pid in pids.items():
-        inodes = _connected_inodes(pid, port)
-        if inodes and inodes & _held_inodes(pid):
+        namespace = _network_of(pid)
+        if namespace not in connected:
+            connected[namespace] = _connected_inodes(pid, port)
+        if connected[namespace] and connected[namespace] & _held_inodes(pid):
             found.add(rank)
     return found
+
+
+def _network_of(pid: int) -> str:
+    try:
+        return os.readlink("/proc/%d/ns/net" % pid)
+    except OSError:
+        return "rank of pid %d" % pid
 
 
 def _connected_inodes(pid: int, port: int) -> Set[str]:

@@ -114,11 +114,10 @@ class MasterPort:
             for sock in [sock for sock in self._sockets if sock in ready]:
                 try:
                     connection, _ = sock.accept()
-                    connection.settimeout(REACH_LIMIT_S)
-                    connection.sendall(b"dcu-launch " + connection.recv(64))
-                    connection.close()
                 except OSError:
-                    pass
+                    continue
+                # a stranger that connects and says nothing must not keep the nodes waiting
+                threading.Thread(target=_answer_one, args=(connection,), daemon=True).start()
 
     def _stop_answering(self) -> None:
         if self._thread.is_alive():
@@ -137,6 +136,15 @@ class MasterPort:
             sock.close()
         os.close(self._wake_reading)
         os.close(self._wake_writing)
+
+
+def _answer_one(connection: socket.socket) -> None:
+    with connection:
+        try:
+            connection.settimeout(REACH_LIMIT_S)
+            connection.sendall(b"dcu-launch " + connection.recv(64))
+        except OSError:
+            pass
 
 
 def _listen(family: int, address: str, port: int) -> socket.socket:

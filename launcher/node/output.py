@@ -15,15 +15,14 @@ QUEUE_BYTES = 64 * 1024 * 1024
 
 
 class LogWriter:
-    """Appends bytes to files, in order, from one background thread."""
+    """Appends bytes to files, in order, from one background thread; one writer for each order."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Optional[Tuple[str, bytes]]] = queue.Queue()
         self._waiting = 0
         self._lock = threading.Lock()
-        self._files: Dict[str, int] = {}
         self._thread: Optional[threading.Thread] = None
-        self.error = ""
+        self._error = ""
 
     @property
     def full(self) -> bool:
@@ -39,37 +38,43 @@ class LogWriter:
             self._waiting += len(data)
         self._queue.put((path, data))
 
-    def close(self, within_s: float) -> bool:
-        """Wait until all is written; False when the disk did not take it in time."""
-        if self._thread is None:
-            return True
-        self._queue.put(None)
-        self._thread.join(within_s)
-        done = not self._thread.is_alive()
-        self._thread = None
-        return done
+    def finish(self) -> None:
+        """Nothing more will be written; ``is_finished`` tells when all is on disk."""
+        if self._thread is not None:
+            self._queue.put(None)
+
+    @property
+    def is_finished(self) -> bool:
+        """True when nothing waits for the disk any more."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def fault(self) -> str:
+        """Why a file is not whole; empty when all that was written is on disk."""
+        late = "" if self.is_finished else "the disk has not taken the last %d bytes" % self._waiting
+        return self._error or late
 
     def _run(self) -> None:
+        files: Dict[str, int] = {}
         while True:
             item = self._queue.get()
             if item is None:
                 break
             path, data = item
             try:
-                _write_all(self._open(path), data)
+                if path not in files:
+                    files[path] = _open(path)
+                _write_all(files[path], data)
             except OSError as error:
-                self.error = "%s: %s" % (path, error.strerror)
+                self._error = "%s: %s" % (path, error.strerror)
             with self._lock:
                 self._waiting -= len(data)
-        for descriptor in self._files.values():
+        for descriptor in files.values():
             os.close(descriptor)
-        self._files.clear()
 
-    def _open(self, path: str) -> int:
-        if path not in self._files:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._files[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        return self._files[path]
+
+def _open(path: str) -> int:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

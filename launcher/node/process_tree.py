@@ -9,9 +9,10 @@ import ctypes
 import os
 import signal
 import time
-from typing import Dict, Iterable, List, Optional, Set, Tuple
+from typing import Collection, Dict, Iterable, List, Optional, Set, Tuple
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 #: (pid, start time in clock ticks since boot)
@@ -23,6 +24,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def become_subreaper() -> None:
     """Make orphaned descendants of this process its children, instead of init's."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """What ``ps`` and ``top`` show; at most 15 letters."""
+    _libc.prctl(PR_SET_NAME, name.encode("ascii"), 0, 0, 0)
+
+
+def close_descriptors_but(keep: Collection[int]) -> None:
+    """Close every open descriptor of this process that is not to be kept."""
+    for entry in os.listdir("/proc/self/fd"):
+        if int(entry) not in keep:
+            try:
+                os.close(int(entry))
+            except OSError:
+                pass
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -48,12 +64,12 @@ def _read_stat(pid: int) -> Optional[Tuple[str, int, int]]:
     return (fields[0].decode(), int(fields[1]), int(fields[19])) if len(fields) > 19 else None
 
 
-def descendants(root: int, leave_out: Iterable[int] = ()) -> List[ProcessId]:
-    """All living descendants of ``root``, without those in ``leave_out`` and what descends from them."""
+def descendants(*roots: int, leave_out: Iterable[int] = ()) -> List[ProcessId]:
+    """All living descendants of some processes, without those in ``leave_out`` and what descends from them."""
     children = _children_map()
     found: List[ProcessId] = []
     skip: Set[int] = set(leave_out)
-    stack = [root]
+    stack = list(roots)
     while stack:
         for pid, started, state in children.get(stack.pop(), ()):
             if pid in skip:

@@ -17,43 +17,69 @@ from . import network, process_tree
 from .head_line import HeadLine
 from .import_process import ImportProcess
 from .joined import joined_ranks
-from .output import LogWriter
+from .rank_output import RankOutput
 from .ranks import RankProcess, exit_status, spawn_rank
 
 BROKEN_GRACE_S = 1.0
 #: what ranks started may take to end by itself after them: resource trackers, data workers
 AFTER_RANKS_S = 0.3
-JOINED_EVERY_S = 0.5
+#: a rank that KILL has not ended by then sits in the kernel (a dead disk, a card that hangs): it is told, not waited for
+STUCK_AFTER_S = 4.0
+#: what a disk may take for the end of the logs; less when others wait for the end
+LOGS_LIMIT_S, LOGS_LIMIT_STOPPING_S = 60.0, 3.0
+#: how often to look who has come to the rendezvous; less often the longer it takes
+JOINED_EVERY_S, JOINED_EVERY_AT_MOST_S = 0.5, 5.0
+#: output of an ended rank that may still be in its pipe; who holds it open and goes on writing is not waited for
+READS_AT_END = 32
 
 
 class RankGroup:
     """The ranks of one order after another.
 
     Args:
-        guardian: pid that is never part of a rank.
+        token: names this run in the environment of everything that ranks start.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, line: HeadLine, home: str, guardian: int) -> None:
-        self.importer: Optional[ImportProcess] = None
+    def __init__(self, selector: selectors.BaseSelector, line: HeadLine, home: str, token: str) -> None:
+        self._importer: Optional[ImportProcess] = None
         self._selector = selector
         self._line = line
         self._home = home
-        self._guardian = guardian
+        self._token = token
         self._ranks: Dict[int, RankProcess] = {}
-        self._logs = LogWriter()
+        self._output = RankOutput(selector, line, stream_all=False)
         self._order: Dict[str, Any] = {}
+        self._variables: Dict[str, str] = {}
+        self._port: Optional[network.MasterPort] = None
+        self._awaits_import = False
         self._stopping = ""
         self._kill_at: Optional[float] = None
-        self._skipped: Dict[int, int] = {}
+        self._stuck_at: Optional[float] = None
+        self._left: List[int] = []
+        self._logs_until: Optional[float] = None
         self._joined: Set[int] = set()
         self._look_at = 0.0
+        self._look_every_s = JOINED_EVERY_S
 
     @property
     def is_empty(self) -> bool:
-        """True when no rank of an order is left."""
-        return not self._ranks
+        """True when nothing of an order is left: no rank, none to come, no log to write."""
+        return not self._ranks and not self._awaits_import and self._logs_until is None
 
     # ---- starting
+
+    def adopt(self, importer: ImportProcess) -> None:
+        """Fork the ranks of coming orders from this process, once it has imported all."""
+        self._importer = importer
+        self._selector.register(importer.socket, selectors.EVENT_READ, self._hear_importer)
+
+    def _hear_importer(self) -> None:
+        importer = self._importer
+        if importer is not None and not importer.hear():
+            self._selector.unregister(importer.socket)
+        if self._awaits_import:
+            self._awaits_import = False
+            self._start_now()
 
     def start(
         self, order: Dict[str, Any], variables: Dict[str, str], port: Optional[network.MasterPort]
@@ -64,16 +90,28 @@ class RankGroup:
             variables: the node's environment.
             port: the master's port, still listening; closed here before rank 0 wants it.
         """
-        self._order, self._stopping, self._kill_at = order, "", None
-        self._joined, self._skipped = set(), {}
+        self._order, self._variables, self._port = dict(order, token=self._token), variables, port
+        self._stopping, self._kill_at, self._stuck_at, self._left = "", None, None, []
+        self._joined, self._look_every_s = set(), JOINED_EVERY_S
+        self._output = RankOutput(self._selector, self._line, bool(order.get("stream_all")))
+        if order.get("start") == "fork" and self._importer is not None and not self._importer.is_ready:
+            self._awaits_import = True
+        else:
+            self._start_now()
+
+    def _start_now(self) -> None:
+        order = self._order
         try:
-            started = self._fork(order, variables, port) or self._spawn(order, variables, port)
+            started = self._fork() or self._spawn()
         except OSError as error:
-            why = "%s: %s" % (order["argv"][0], error.strerror or error)
-            self._line.send({"kind": "fault", "rank": order["ranks"][0]["rank"], "error": why})
+            what = os.fsdecode(error.filename) if error.filename else order["argv"][0]
+            why = "%s: %s" % (what, error.strerror or error)
+            rank = order["ranks"][len(self._ranks)]["rank"]
+            self._line.send({"kind": "fault", "rank": rank, "error": why})
+            self._stopping = "broken"
             self.kill_all()
-            if self.is_empty:
-                self._line.send({"kind": "stopped", "left": [], "log_error": ""})
+            if not self._ranks:
+                self._end_all()
             return
         for rank in started:
             self._register(rank)
@@ -81,34 +119,35 @@ class RankGroup:
                 rank.tell(dict(order["recipe"], kind="recipe"))
         self._line.send({"kind": "started", "pids": {str(rank.rank): rank.pid for rank in started}})
 
-    def _fork(
-        self, order: Dict[str, Any], variables: Dict[str, str], port: Optional[network.MasterPort]
-    ) -> List[RankProcess]:
+    def _fork(self) -> List[RankProcess]:
         """Fork the ranks from the import process; an empty list when there is none or it is not fit for it."""
-        if order.get("start") != "fork" or self.importer is None:
+        order = self._order
+        if order.get("start") != "fork" or self._importer is None:
             return []
-        started, reason = self.importer.fork(order, variables, port)
+        started, reason = self._importer.fork(order, self._variables, self._port)
         if reason:
             note = {"kind": "note", "data": {"message": "ranks start as processes of their own: %s" % reason}}
             rank = order["ranks"][0]["rank"]
             self._line.send({"kind": "event", "rank": rank, "event": note, "time": time.time()})
-        elif port is not None:
-            port.close()
+        else:
+            self._close_port()
         self._ranks.update({rank.rank: rank for rank in started})
         return started
 
-    def _spawn(
-        self, order: Dict[str, Any], variables: Dict[str, str], port: Optional[network.MasterPort]
-    ) -> List[RankProcess]:
-        if port is not None:
-            port.close()
-        for which in order["ranks"]:
-            rank = spawn_rank(order, which, variables, self._home)
+    def _spawn(self) -> List[RankProcess]:
+        self._close_port()
+        for which in self._order["ranks"]:
+            rank = spawn_rank(self._order, which, self._variables, self._home)
             self._ranks[rank.rank] = rank
         return list(self._ranks.values())
 
+    def _close_port(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
+
     def _register(self, rank: RankProcess) -> None:
-        self._selector.register(rank.pipe, selectors.EVENT_READ, lambda: self._read_output(rank))
+        self._output.register(rank)
         if rank.channel is not None:
             self._selector.register(rank.channel, selectors.EVENT_READ, lambda: self._read_channel(rank))
 
@@ -119,50 +158,14 @@ class RankGroup:
 
     # ---- what ranks say
 
-    def _read_output(self, rank: RankProcess) -> None:
-        pipe = rank.pipe
-        data = rank.read_output()
-        if rank.pipe < 0:
-            self._selector.unregister(pipe)
-        if data:
-            self._logs.write(rank.log_path, data)
-            self._forward(rank, data)
-
-    def _forward(self, rank: RankProcess, data: bytes) -> None:
-        """To the head: all of it when the head keeps the logs, else as much as the line takes."""
-        keeps_all = bool(self._order.get("stream_all"))
-        if self._line.is_full and not keeps_all:
-            self._skipped[rank.rank] = self._skipped.get(rank.rank, 0) + len(data)
-        else:
-            skipped = self._skipped.pop(rank.rank, 0)
-            if skipped:
-                note = "\n[dcu-launch: %d bytes not shown here, they are in %s]\n" % (skipped, rank.log_path)
-                self._line.send_output(rank.rank, note.encode("utf-8", "replace"))
-            self._line.send_output(rank.rank, data)
-        if self._logs.full or (keeps_all and self._line.is_full):
-            for other in self._ranks.values():
-                if other.pipe >= 0 and other.pipe in self._selector.get_map():
-                    self._selector.unregister(other.pipe)
-
-    def _resume_reading(self) -> None:
-        if self._logs.full or (self._order.get("stream_all") and self._line.is_full):
-            return
-        for rank in self._ranks.values():
-            if rank.pipe >= 0 and rank.pipe not in self._selector.get_map():
-                self._selector.register(
-                    rank.pipe, selectors.EVENT_READ, lambda rank=rank: self._read_output(rank)
-                )
-
-    def _read_channel(self, rank: RankProcess) -> None:
+    def _read_channel(self, rank: RankProcess) -> bool:
+        """Read a piece of a rank's events; False when there is none now."""
         messages = rank.read_channel()
         if messages is None:
-            if rank.channel is not None:
-                self._selector.unregister(rank.channel)
-                rank.channel.close()
-                rank.channel = None
-            return
-        for message in messages:
+            self._close_channel(rank)
+        for message in messages or ():
             self._line.send({"kind": "event", "rank": rank.rank, "event": message, "time": time.time()})
+        return bool(messages)
 
     # ---- how ranks end
 
@@ -189,17 +192,7 @@ class RankGroup:
 
     def _end_rank(self, rank: RankProcess, status: int) -> None:
         rank.status = status
-        data = b"-"
-        while data:
-            before = rank.pipe
-            data = rank.read_output()
-            if rank.pipe < 0 <= before and before in self._selector.get_map():
-                self._selector.unregister(before)
-            if data:
-                self._logs.write(rank.log_path, data)
-                self._forward(rank, data)
-        if rank.channel is not None:
-            self._read_channel(rank)
+        self._read_rest(rank)
         self._line.send(
             {
                 "kind": "rank_exit", "rank": rank.rank, "status": status, "log": rank.log_path,
@@ -207,32 +200,53 @@ class RankGroup:
             }
         )  # fmt: skip
 
+    def _read_rest(self, rank: RankProcess) -> None:
+        """What an ended rank had said: until its pipe and its channel are empty, within reason."""
+        for _ in range(READS_AT_END):
+            if not self._output.read(rank):
+                break
+        for _ in range(READS_AT_END):
+            if rank.channel is None or not self._read_channel(rank):
+                break
+
     def _end_all(self) -> None:
-        """The last rank is gone: end what they left, then say so."""
-        if self.importer is not None:
-            self.importer.end_store()
-        left = self.end_leftovers()
+        """The last rank is gone: end what they left, close the logs; ``stopped`` is said when those are whole."""
+        if self._importer is not None:
+            self._importer.end_store()
+        self._left += self.end_leftovers()
         for rank in self._ranks.values():
+            self._read_rest(rank)  # said by what it had started
             self._close(rank)
         self._ranks.clear()
-        self._kill_at = None
-        self._logs.close(within_s=10.0)
-        self._line.send({"kind": "stopped", "left": left, "log_error": self._logs.error})
+        self._kill_at = self._stuck_at = None
+        self._output.finish()
+        limit_s = LOGS_LIMIT_STOPPING_S if self._stopping else LOGS_LIMIT_S
+        self._logs_until = time.monotonic() + limit_s
+        self._watch_logs(time.monotonic())
+
+    def _watch_logs(self, now: float) -> None:
+        if self._logs_until is not None and (self._output.is_finished or now >= self._logs_until):
+            self._logs_until = None
+            self._line.send({"kind": "stopped", "left": self._left, "log_error": self._output.fault()})
 
     def _close(self, rank: RankProcess) -> None:
-        if rank.pipe >= 0:
-            if rank.pipe in self._selector.get_map():
-                self._selector.unregister(rank.pipe)
-            os.close(rank.pipe)
+        self._output.close(rank)
+        self._close_channel(rank)
+
+    def _close_channel(self, rank: RankProcess) -> None:
         if rank.channel is not None:
-            self._selector.unregister(rank.channel)
+            if rank.channel in self._selector.get_map():
+                self._selector.unregister(rank.channel)
             rank.channel.close()
+            rank.channel = None
 
     # ---- stopping
 
     def stop(self, how: str, grace_s: float) -> None:
         """Ask all ranks to end; those that have not in time are killed, with all that they started."""
         grace_s = grace_s if how == "asked" else min(grace_s, BROKEN_GRACE_S)
+        self._awaits_import = False
+        self._close_port()
         if not self._stopping:
             for rank in self._ranks.values():
                 rank.signal(signal.SIGTERM)
@@ -243,17 +257,25 @@ class RankGroup:
 
     def wait_s(self) -> float:
         """How long nothing has to be done by the clock."""
-        return 0.5 if self._kill_at is None else max(0.0, min(0.5, self._kill_at - time.monotonic()))
+        if self._logs_until is not None:
+            return 0.02
+        due = [at for at in (self._kill_at, self._stuck_at) if at is not None]
+        return max(0.0, min([0.5, *(at - time.monotonic() for at in due)]))
 
     def watch(self, now: float) -> None:
         """What is due: the kill after a grace, the look for ranks that came to the rendezvous, reading again."""
         if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
+            self._kill_at, self._stuck_at = None, now + STUCK_AFTER_S
             self.kill_all()
+        if self._stuck_at is not None and now >= self._stuck_at:
+            self._left = [rank.pid for rank in self._ranks.values() if rank.status is None]
+            self._end_all()
         if not self._stopping and len(self._joined) < len(self._ranks) and now >= self._look_at:
-            self._look_at = now + JOINED_EVERY_S
             self._tell_joined()
-        self._resume_reading()
+            self._look_at = now + self._look_every_s
+            self._look_every_s = min(self._look_every_s * 1.1, JOINED_EVERY_AT_MOST_S)
+        self._output.resume(self._ranks.values())
+        self._watch_logs(now)
 
     def _tell_joined(self) -> None:
         living = [
@@ -269,30 +291,31 @@ class RankGroup:
         """KILL every rank and everything that descends from this agent, at once."""
         for rank in self._ranks.values():
             rank.signal(signal.SIGKILL)
-        for process in process_tree.descendants(os.getpid(), leave_out=self._keepers()):
+        for process in self._descendants():
             process_tree.send_signal(process, signal.SIGKILL)
 
     def end_leftovers(self) -> List[int]:
         """End what ranks started and left running; returns the pids that not even KILL ended."""
         deadline = time.monotonic() + AFTER_RANKS_S
-        left = process_tree.descendants(os.getpid(), leave_out=self._keepers())
+        left = self._descendants()
         while left and time.monotonic() < deadline:
             time.sleep(0.02)
-            left = process_tree.descendants(os.getpid(), leave_out=self._keepers())
+            left = self._descendants()
         for _ in range(20):  # what is killed may have had children that only now become ours
-            stubborn = process_tree.kill_until_gone(left)
-            left = process_tree.descendants(os.getpid(), leave_out=self._keepers())
+            stubborn = process_tree.kill_until_gone(left, within_s=2.0)
+            left = self._descendants()
             if stubborn or not left:
                 return [pid for pid, _ in stubborn]
         return [pid for pid, _ in left]
 
-    def _keepers(self) -> List[int]:
-        """Our own, which are not part of a rank."""
-        return [self._guardian] + ([self.importer.pid] if self.importer is not None else [])
+    def _descendants(self) -> List[process_tree.ProcessId]:
+        """All that descends from this agent, but not our own import process, and no rank that is told as stuck."""
+        keep = [self._importer.pid] if self._importer is not None else []
+        return process_tree.descendants(os.getpid(), leave_out=[*keep, *self._left])
 
     def close(self) -> None:
         """End the import process and whatever else is left."""
-        if self.importer is not None:
-            self.importer.close()
-            self.importer = None
+        if self._importer is not None:
+            self._importer.close()
+            self._importer = None
         self.end_leftovers()

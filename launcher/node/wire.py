@@ -60,8 +60,21 @@ class FrameReader:
                 break
             payload = bytes(self._buffer[_HEAD.size : end])
             del self._buffer[:end]
-            if kind == JSON_KIND:
-                frames.append(json.loads(payload.decode("ascii")))
-            else:
-                frames.append((_RANK.unpack_from(payload)[0], payload[_RANK.size :]))
+            frames.append(_read_json(payload) if kind == JSON_KIND else _read_output(payload))
         return frames
+
+
+def _read_json(payload: bytes) -> Dict[str, Any]:
+    try:
+        message = json.loads(payload.decode("ascii"))
+    except ValueError:
+        message = None
+    if not isinstance(message, dict):
+        raise WireError("not a JSON object: %r" % payload[:60])
+    return message
+
+
+def _read_output(payload: bytes) -> Tuple[int, bytes]:
+    if len(payload) < _RANK.size:
+        raise WireError("output of no rank: %r" % payload)
+    return _RANK.unpack_from(payload)[0], payload[_RANK.size :]
