@@ -20,24 +20,24 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "loongarch64": 237, "riscv64": 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def read_topology(root: str = "/") -> Dict[str, Any]:
+def read_topology(root: str = "/", allowed: Optional[Set[int]] = None) -> Dict[str, Any]:
     """NUMA nodes, cards and adapters.
 
     Args:
         root: a folder that holds ``sys`` and ``proc``.
+        allowed: CPUs that ranks may use; None: those of this process.
 
     Returns:
-        ``nodes``: CPU list of each NUMA node by its number as text, only CPUs that this process may use, none left out
-        because it has no memory; ``cards``: in the order of their numbers, each ``address`` (PCI) and ``node`` (None:
+        ``nodes``: the allowed CPUs of each NUMA node that has some, by its number as text; ``cards``: in the order of their numbers, each ``address`` (PCI) and ``node`` (None:
         unknown), or None where the cards of this node cannot be told apart; ``adapters``: those with an active port,
         each ``name``, ``port`` and ``node``.
     """
-    return {"nodes": _read_nodes(root), "cards": _read_cards(root), "adapters": _read_adapters(root)}
+    allowed = os.sched_getaffinity(0) if allowed is None else allowed
+    return {"nodes": _read_nodes(root, allowed), "cards": _read_cards(root), "adapters": _read_adapters(root)}
 
 
-def _read_nodes(root: str) -> Dict[str, str]:
+def _read_nodes(root: str, allowed: Set[int]) -> Dict[str, str]:
     nodes = {}
-    allowed = os.sched_getaffinity(0)
     for path in glob.glob(os.path.join(root, "sys/devices/system/node/node[0-9]*")):
         cpus = parse_cpu_list(_read(os.path.join(path, "cpulist")) or "") & allowed
         if cpus:
