@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional
 
 from . import process_tree
 from .guardian import RUN_VARIABLE
+from .numa import Binding
 from .output import Tail
 
 #: stands in a recipe's argv for the folder that holds our code
@@ -110,9 +111,9 @@ def spawn_rank(
     """Start one rank as a process of its own.
 
     Args:
-        order: the node's order: ``argv``, ``variables``, ``defaults``, ``unset``, ``workdir``, ``log_dir``, ``token``,
-            ``recipe`` (None for scripts).
-        which: ``rank``, ``local_rank``, ``variables`` and ``arguments`` of this rank alone.
+        order: the node's order: ``argv``, ``variables``, ``defaults``, ``unset``, ``workdir``, ``log_dir``, ``recipe`` (None
+            for scripts), and the agent's ``token``.
+        which: ``rank``, ``local_rank``, ``variables``, ``arguments``, ``defaults`` and ``binding`` of this rank alone.
         variables: the node's environment as ``environment.make_environment`` left it.
         home: the folder that holds our code, for recipes.
 
@@ -128,6 +129,7 @@ def spawn_rank(
         environment[CHANNEL_VARIABLE] = str(theirs.fileno())
         keep.append(theirs.fileno())
     agent = os.getpid()
+    binding = Binding(which.get("binding"))
     try:
         process = subprocess.Popen(
             [os.fsencode(word) for word in argv + which.get("arguments", [])],
@@ -138,7 +140,7 @@ def spawn_rank(
             stderr=writing,
             pass_fds=keep,
             start_new_session=True,
-            preexec_fn=lambda: before_exec(agent),
+            preexec_fn=lambda: before_exec(agent, binding),
         )
     except OSError:
         os.close(reading)
@@ -165,12 +167,14 @@ def spawn_rank(
     )
 
 
-def before_exec(agent: int) -> None:
-    """In the new process: end with the agent, and start with the signals as a shell would leave them."""
+def before_exec(agent: int, binding: Optional[Binding] = None) -> None:
+    """In the new process: end with the agent, stay near the card, and have signals as a shell would leave them."""
     process_tree.die_with_parent(agent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if binding is not None:
+        binding.apply()
 
 
 def rank_environment(
@@ -180,7 +184,7 @@ def rank_environment(
     environment = dict(variables)
     for name in order.get("unset", ()):
         environment.pop(name, None)
-    for name, value in order.get("defaults", {}).items():
+    for name, value in {**order.get("defaults", {}), **which.get("defaults", {})}.items():
         environment.setdefault(name, value)
     environment.update(order["variables"])
     environment.update(which["variables"])
