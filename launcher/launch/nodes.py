@@ -97,7 +97,9 @@ class Nodes:
                 # we were stopped or very busy ourselves: silence since then is not the nodes' fault
                 self._heard = [now] * len(self.sessions)
             self._pinged = now
-            self.send_all({"kind": "ping"})
+            for node in self.alive:
+                if not self.sessions[node].is_sending:
+                    self.send(node, {"kind": "ping"})
 
     def _silent_nodes(self) -> Iterator[Arrival]:
         now = time.monotonic()

@@ -107,7 +107,7 @@ class Supervisor:
             self._on_lost(arrival.node, arrival.lost)
         elif isinstance(arrival.frame, tuple):
             self._on_output(arrival.node, *arrival.frame)
-        elif arrival.frame is not None:
+        elif isinstance(arrival.frame, dict):
             handler = getattr(self, f"_on_{arrival.frame['kind']}", None)
             if handler is not None:
                 handler(arrival.node, arrival.frame)

@@ -45,7 +45,7 @@ class Agent:
         self.home = home
         self._selector = selectors.DefaultSelector()
         self._wake_reading, self._wake_writing = os.pipe()
-        self._line = HeadLine(self._selector, reading, writing, self._obey, self._on_head_lost)
+        self._line = HeadLine(self._selector, reading, writing, self._obey, self._take, self._on_head_lost)
         self._group = RankGroup(self._selector, self._line, home, token)
         self._done_jobs: List[Callable[[], None]] = []
         self._jobs = 0
@@ -117,6 +117,9 @@ class Agent:
         elif kind == "end":
             self._group.stop("broken", BROKEN_GRACE_S)
             self._ending = True
+
+    def _take(self, piece: bytes) -> None:
+        """A piece of a folder that the head brings."""
 
     def _prepare(self, message: Dict[str, Any]) -> Dict[str, Any]:
         orphans = guardian.end_orphans()

@@ -24,6 +24,7 @@ class HeadLine:
 
     Args:
         obey: called with each message of the head.
+        take: called with each piece of a file from the head.
         lose: called once with the reason when the head is gone.
 
     Attributes:
@@ -37,13 +38,14 @@ class HeadLine:
         reading: int,
         writing: int,
         obey: Callable[[Dict[str, Any]], None],
+        take: Callable[[bytes], None],
         lose: Callable[[str], None],
     ) -> None:
         self.gone = ""
         self.lost_after = LOST_AFTER_S
         self._selector = selector
         self._reading, self._writing = reading, writing
-        self._obey, self._lose = obey, lose
+        self._obey, self._take, self._lose = obey, take, lose
         self._frames = wire.FrameReader()
         self._out = bytearray()
         self._heard = time.monotonic()
@@ -59,6 +61,10 @@ class HeadLine:
     def send(self, message: Dict[str, Any]) -> None:
         """Queue one JSON message."""
         self._put(wire.pack_message(message))
+
+    def send_data(self, data: bytes) -> None:
+        """Queue a piece of a file."""
+        self._put(wire.pack_data(data))
 
     def send_output(self, rank: int, data: bytes) -> None:
         """Queue output of a rank."""
@@ -99,6 +105,8 @@ class HeadLine:
             for frame in self._frames.feed(data):
                 if isinstance(frame, dict):
                     self._obey(frame)
+                elif isinstance(frame, bytes):
+                    self._take(frame)
         except wire.WireError as error:
             self.lose(str(error))
 

@@ -19,6 +19,8 @@ from launcher.node import wire
 from launcher.remote.bootstrap import EXIT_EARLY, EXIT_NO_PYTHON, MARK, OLDEST_AGENT_PYTHON, make_payload
 
 START_LIMIT_S = 30.0
+#: how long one message may wait for another one to leave
+SEND_LIMIT_S = 10.0
 READ_BYTES = 256 * 1024
 
 
@@ -169,11 +171,26 @@ class Session:
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send one message to the agent; False when the line is broken, which the inbox tells too."""
+        return self._write(wire.pack_message(message))
+
+    def send_data(self, data: bytes) -> bool:
+        """Send a piece of a file; from any thread."""
+        return self._write(wire.pack_data(data))
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether another thread is writing: the node hears of us, and a ping would have to wait."""
+        return self._lock.locked()
+
+    def _write(self, data: bytes) -> bool:
+        if not self._lock.acquire(timeout=SEND_LIMIT_S):
+            return False
         try:
-            with self._lock:
-                self._stream.write(wire.pack_message(message))
+            self._stream.write(data)
         except OSError:
             return False
+        finally:
+            self._lock.release()
         return True
 
     def close(self) -> None:
