@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.base.config import Recipe, describe_type, flatten, from_dict, leaf_types, to_dict, validate
 from launcher.base.errors import ConfigError
+from launcher.base.variable import mask
 
 #: the built-in demo: no download. Its base is random, so that embedding and head learn whole beside the adapters,
 #: at a rate that a trained base would not survive.
@@ -85,6 +86,17 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)), "docs/training.md lists every key")
     return _resolve_paths(values)
+
+
+def to_yaml(recipe: Mapping[str, Any]) -> str:
+    """A resolved recipe as YAML that runs again; secrets among its variables are masked."""
+    from omegaconf import OmegaConf
+
+    env = {
+        name: mask(name, str(value)) if name != "setup" else value
+        for name, value in recipe.get("env", {}).items()
+    }
+    return OmegaConf.to_yaml(OmegaConf.create({**recipe, "env": env}))
 
 
 def _place(line: str, places: dict[str, str]) -> str:

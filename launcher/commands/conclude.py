@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from launcher.base.errors import LauncherError, NodeLostError, PreflightError, RankFailedError, StoppedError
-from launcher.commands.pipeline import Request
+from launcher.commands.request import Request
 from launcher.launch.outcome import Outcome
 from launcher.launch.run_folder import RunFolder
 

@@ -31,7 +31,7 @@ def env(explain: bool, **options: Any) -> None:
 
     Takes the options of a run. TARGET is looked at for the variables that a recipe names.
     """
-    from launcher.commands.pipeline import read_hosts
+    from launcher.commands.request import read_hosts
     from launcher.commands.target import read_target
 
     target = read_target(options["words"], options["as_module"])

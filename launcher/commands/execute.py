@@ -15,7 +15,7 @@ import click
 
 from launcher.base.errors import LauncherError, PreflightError, StoppedError
 from launcher.commands.conclude import conclude, summarize_error
-from launcher.commands.pipeline import Request
+from launcher.commands.request import Request
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
@@ -61,6 +61,10 @@ def _run_folder(request: Request) -> Iterator[RunFolder]:
         folder.add_event(
             "start", data={"target": request.spec.target, "hosts": [host.name for host in request.hosts]}
         )
+        if request.recipe is not None:
+            from launcher.base.recipe import to_yaml
+
+            folder.write_text("config.yaml", to_yaml(request.recipe))
         yield folder
     except LauncherError as error:
         if not folder.has_summary:

@@ -2,58 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from launcher.base.env import EnvPlan, plan_envs
-from launcher.base.errors import UsageError
-from launcher.commands.script_options import read_script_options, warn_of_local_rank
-from launcher.commands.target import Target, read_target
-from launcher.hosts.host import Host
-from launcher.launch.order import RunSpec
+from launcher.commands.request import read_request
 from launcher.launch.plan import make_plan
-from launcher.launch.script_settings import ScriptSettings
-
-#: loaded before ranks are forked; nothing here may touch a card or start a thread
-RECIPE_MODULES = ("torch", "accelerate", "transformers", "peft", "launcher.train.main", "launcher.train.job")
-SAFE_BEFORE_FORK = ("torch", "numpy", "transformers", "peft", "accelerate", "datasets")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """All that the command line, hostfile and recipe ask for; nothing was touched yet."""
-
-    spec: RunSpec
-    hosts: Sequence[Host]
-    env_plans: Sequence[EnvPlan]
-    options: Mapping[str, Any]
-    remarks: tuple[str, ...] = ()
-
-    def shown_ranks(self, world_size: int) -> frozenset[int] | None:
-        """Ranks named by ``--ranks``; None: all.
-
-        Raises:
-            UsageError: the list is not one, or names a rank that does not exist.
-        """
-        text = self.options["shown_ranks"]
-        if text is None:
-            return None
-        ranks: set[int] = set()
-        for part in text.split(","):
-            first, _, last = part.strip().partition("-")
-            if not first.isdigit() or (last and not last.isdigit()):
-                raise UsageError(f"--ranks {text}: expected numbers and ranges, such as 0,8-11")
-            ranks.update(range(int(first), int(last or first) + 1))
-        beyond = sorted(rank for rank in ranks if rank >= world_size)
-        if beyond:
-            raise UsageError(f"--ranks {text}: there are ranks 0 to {world_size - 1} only")
-        return frozenset(ranks)
 
 
 def run_pipeline(options: Mapping[str, Any]) -> int:
@@ -72,84 +27,3 @@ def run_pipeline(options: Mapping[str, Any]) -> int:
     from launcher.commands.execute import execute
 
     return execute(request, only_plan=options["dry_run_nodes"])
-
-
-def read_request(options: Mapping[str, Any]) -> Request:
-    """Read hostfile, target and variables; every mistake of a kind is told at once."""
-    hosts = read_hosts(options["hosts_file"], options["ranks_per_host"])
-    target = read_target(options["words"], options["as_module"])
-    recipe_env: dict[str, Any] = dict((target.recipe or {}).get("env") or {})
-    setup = tuple(options["setup"]) or tuple(recipe_env.pop("setup", None) or ())
-    recipe_env.pop("setup", None)
-    env_plans = plan_envs(os.environ, recipe_env, options["env_files"], options["env_options"], hosts)
-    workdir = os.path.abspath(options["workdir"] or os.getcwd())
-    settings = read_script_options(options, target, workdir)
-    env_plans = [replace(plan, named=(*settings.named, *plan.named)) for plan in env_plans]
-    warning = warn_of_local_rank(options, target)
-    remarks = (*(f"note: {note}" for note in settings.notes), *([f"warning: {warning}"] if warning else []))
-    return Request(_make_spec(options, target, setup, workdir, settings), hosts, env_plans, options, remarks)
-
-
-def read_hosts(path: str | None, ranks_per_host: int | None) -> Sequence[Host]:
-    """The hosts of the hostfile, or this machine."""
-    from launcher.hosts.hostfile import local_hosts, read_hostfile
-
-    return read_hostfile(path) if path is not None else local_hosts(ranks_per_host)
-
-
-def _make_spec(
-    options: Mapping[str, Any], target: Target, setup: tuple[str, ...], workdir: str, settings: ScriptSettings
-) -> RunSpec:
-    from launcher.launch.run_folder import name_run
-
-    name = name_run(target.name, options["name"])
-    run_dir = Path(options["run_dir"] or Path("runs") / name).absolute()
-    return RunSpec(
-        name=run_dir.name,
-        kind=target.kind,
-        target=target.name,
-        arguments=target.arguments,
-        workdir=workdir,
-        run_dir=str(run_dir),
-        recipe=_for_ranks(target.recipe),
-        ranks_per_host=options["ranks_per_host"],
-        python=options["python"],
-        setup=setup,
-        master_address=options["master_address"],
-        master_port=options["master_port"],
-        start=options["start"],
-        modules=modules_of(target),
-        grace_s=options["grace"],
-        variables=settings.variables,
-        local_rank_option=settings.local_rank_option,
-        uses_deepspeed=settings.uses_deepspeed,
-        files=settings.files,
-        bind=options["bind"],
-    )
-
-
-def modules_of(target: Target) -> tuple[str, ...]:
-    """What to import once a node before ranks are forked: the recipe's stack, or what a script itself imports of it."""
-    if target.kind == "recipe":
-        return RECIPE_MODULES
-    try:
-        tree = ast.parse(Path(target.name).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ()
-    named: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            named.update(alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            named.add(node.module.partition(".")[0])
-    return tuple(module for module in SAFE_BEFORE_FORK if module in named)
-
-
-def _for_ranks(recipe: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The recipe without the launcher's own part: variables go to ranks as variables."""
-    if recipe is None:
-        return None
-    from launcher.base.config import config_hash
-
-    config = {key: value for key, value in recipe.items() if key != "env"}
-    return {"config": config, "config_hash": config_hash(config)}
