@@ -10,6 +10,7 @@ Tree::
     +-- UnreachableError         4   a host could not be reached, or could not start the agent
     +-- NodeLostError            5   a node or the head was lost during the run
     +-- RankFailedError          n   a rank failed: its own code, or 128 + signal
+    +-- ResultError              1   the ranks ended well, but their result did not reach the head
     +-- StoppedError       128 + n   the user, Slurm or the system asked for the end
 
 Raised anywhere, caught once, in ``launcher.cli``. ``message`` says what and where; ``hint`` says the cure.
@@ -76,6 +77,12 @@ class RankFailedError(LauncherError):
     def __init__(self, message: str, code: int, hint: str = "") -> None:
         super().__init__(message, hint)
         self.exit_code = code if 0 < code < 256 else 1
+
+
+class ResultError(LauncherError):
+    """The ranks ended well, but their result could not be brought to the head whole: it stays on the node."""
+
+    exit_code = 1
 
 
 class StoppedError(LauncherError):

@@ -8,23 +8,34 @@ from typing import Any
 
 import click
 
-from launcher.base.errors import LauncherError, NodeLostError, PreflightError, RankFailedError, StoppedError
+from launcher.base.errors import (
+    LauncherError,
+    NodeLostError,
+    PreflightError,
+    RankFailedError,
+    ResultError,
+    StoppedError,
+)
 from launcher.commands.request import Request
+from launcher.launch.fetch import Fetched
 from launcher.launch.outcome import Outcome
 from launcher.launch.run_folder import RunFolder
 
 
-def conclude(outcome: Outcome, request: Request, folder: RunFolder) -> int:
+def conclude(outcome: Outcome, request: Request, folder: RunFolder, fetched: Fetched | None = None) -> int:
     """Tell how the run ended, write its summary and return 0, or raise the error with its exit code.
+
+    Args:
+        fetched: what the first node had, where it does not see the run folder.
 
     Raises:
         LauncherError: the run did not end well.
     """
-    error = error_of(outcome, request)
+    error = error_of(outcome, request) or (result_error(fetched, request) if fetched else None)
     summary: dict[str, Any] = {"exit": 0, "origin": "launcher", "kind": "done", "host": "", "rank": None}
     if error is not None:
         summary = summarize_error(error)
-        summary["kind"] = outcome.kind
+        summary["kind"] = outcome.kind if outcome.kind != "done" else "result_not_fetched"
         if outcome.kind == "rank_failed":
             from launcher.report.failure import guilty
 
@@ -32,12 +43,7 @@ def conclude(outcome: Outcome, request: Request, folder: RunFolder) -> int:
             summary.update(origin="rank", host=culprit.host, rank=culprit.rank)
         elif outcome.lost:
             summary.update(host=outcome.lost[0][0])
-    if outcome.left:
-        summary["left"] = [{"host": host, "pid": pid} for host, pid in outcome.left]
-        for host, pid in outcome.left:
-            click.echo(f"dcu-launch: warning: {host}: process {pid} does not end, not even by KILL", err=True)
-    if outcome.results:
-        summary["results"] = outcome.results
+    summary.update(_remains(outcome, fetched, folder))
     show_losses(folder)
     folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})
     folder.write_json("summary.json", summary)
@@ -52,6 +58,22 @@ def conclude(outcome: Outcome, request: Request, folder: RunFolder) -> int:
             "dcu-launch: now your own: dcu-launch --hosts HOSTFILE configs/lora.yaml model.path=DIR data.path=FILE"
         )
     return 0
+
+
+def _remains(outcome: Outcome, fetched: Fetched | None, folder: RunFolder) -> dict[str, Any]:
+    """For summary.json, and told: processes that could not be ended, results, checkpoints that stay on a node."""
+    found: dict[str, Any] = {}
+    if outcome.left:
+        found["left"] = [{"host": host, "pid": pid} for host, pid in outcome.left]
+        for host, pid in outcome.left:
+            click.echo(f"dcu-launch: warning: {host}: process {pid} does not end, not even by KILL", err=True)
+    if outcome.results:
+        found["results"] = outcome.results
+    if fetched is not None and fetched.checkpoints:
+        path = str(folder.path / "checkpoints")
+        found["checkpoints"] = {"host": fetched.host, "path": path, "names": list(fetched.checkpoints)}
+        click.echo(f"dcu-launch: checkpoints stay on {fetched.host}: {path}")
+    return found
 
 
 def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
@@ -76,6 +98,17 @@ def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
             "look at that node's load and disk, or give more time with --start-timeout",
         )
     return None
+
+
+def result_error(fetched: Fetched, request: Request) -> ResultError | None:
+    """The error that a result amounts to which stays on its node; None when it came, or there was none."""
+    if not fetched.failed:
+        return None
+    lines = [
+        f"{name} stays on {fetched.host}: {request.spec.run_dir}/{name}: {why}"
+        for name, why in fetched.failed
+    ]
+    return ResultError("\n".join(lines), "the ranks ended well: copy it from there by hand")
 
 
 def summarize_error(error: LauncherError) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import click
 from launcher.base.errors import LauncherError, PreflightError, StoppedError
 from launcher.commands.conclude import conclude, summarize_error
 from launcher.commands.request import Request
+from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
@@ -84,12 +85,16 @@ def open_nodes(request: Request, inbox: Inbox, folder: RunFolder | None) -> Iter
         accept_new_host_keys=options["accept_new_host_keys"],
         fanout=options["fanout"],
     )
-    greetings = [
-        (secrets.token_hex(16), _prepare_message(request, node, folder)) for node in range(len(request.hosts))
-    ]
+    orders = [_prepare_message(request, node, folder) for node in range(len(request.hosts))]
+    brings = request.spec.sync and folder is not None  # a dry run leaves the nodes as they are
+    greetings = [(secrets.token_hex(16), {"kind": "ping"} if brings else order) for order in orders]
     sessions = open_sessions(request.hosts, remote, inbox, greetings, _stop_on_signal(inbox))
     nodes = Nodes(sessions, inbox, options["lost_after"], tick=lambda: None)
     try:
+        if brings:
+            bring_folder(nodes, request.spec)
+            for node, order in enumerate(orders):
+                nodes.send(node, order)
         yield nodes
     finally:
         end_nodes(nodes)
@@ -142,7 +147,7 @@ def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> d
         "modules": list(spec.modules),
         "import_defaults": IMPORT_DEFAULTS,
         "slots": host.slots or spec.ranks_per_host,
-        "bind": spec.bind == "numa",
+        "bind": spec.bind,
         "workdir": spec.workdir,
         "must_exist": must_exist(request),
         "run_dir": spec.run_dir,
@@ -182,6 +187,8 @@ def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | N
     spec = request.spec
     findings = find_faults(reports, Wanted(spec.kind == "recipe", spec.workdir, request.hosts))
     allowed = set(request.options["allowed"])
+    if spec.sync and folder is None:
+        allowed |= {"WORKDIR_MISSING", "PATH_MISSING"}  # a run would have brought them
     if folder is not None:
         rows = [
             {
@@ -250,8 +257,9 @@ def run_ranks(nodes: Nodes, request: Request, reports: Sequence[NodeReport], fol
             break
         folder.add_event("retry", attempt=attempt, data={"why": f"port {plan.master_port} was taken"})
         click.echo(f"dcu-launch: port {plan.master_port} was taken in the meantime, starting again", err=True)
+    fetched = fetch_result(nodes, request, reports, outcome)
     end_nodes(nodes)
-    return conclude(outcome, request, folder)
+    return conclude(outcome, request, folder, fetched)
 
 
 def _tell_bindings(plan: LaunchPlan) -> None:

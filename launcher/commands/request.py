@@ -106,6 +106,8 @@ def _make_spec(
         uses_deepspeed=settings.uses_deepspeed,
         files=settings.files,
         bind=options["bind"],
+        sync=os.path.abspath(options["sync"]) if options["sync"] else "",
+        sync_target=os.path.abspath(options["workdir"] or options["sync"] or ""),
     )
 
 

@@ -33,6 +33,11 @@ from launcher.commands.options import (
     "--workdir", metavar="DIR", help="Working folder of the ranks on every node; default: this one."
 )
 @click.option(
+    "--sync",
+    metavar="DIR",
+    help="Bring this folder to nodes that do not see it, to the same path or to --workdir; .dcuignore leaves files out.",
+)
+@click.option(
     "--python",
     metavar="PATH",
     help="Interpreter of the ranks; default: the one of dcu-launch, if a node has it.",

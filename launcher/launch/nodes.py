@@ -60,6 +60,10 @@ class Nodes:
         if node not in self.lost:
             self.sessions[node].send(message)
 
+    def send_data(self, node: int, piece: bytes) -> bool:
+        """Send a piece of a file to one node, from any thread; False when it cannot be."""
+        return node not in self.lost and self.sessions[node].send_data(piece)
+
     def send_all(self, message: dict[str, Any]) -> None:
         """Send to every node that is not lost."""
         for node in self.alive:

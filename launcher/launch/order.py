@@ -30,6 +30,8 @@ class RunSpec:
         local_rank_option: append it as ``--local_rank=N``; empty: nothing.
         uses_deepspeed: never tell Accelerate to use the CPU: it would train without DeepSpeed.
         files: paths that every node must have, besides the target.
+        sync: folder of the head that is brought to nodes which do not see it; empty: none.
+        sync_target: its place on the nodes.
         bind: ``numa``: each rank stays on the NUMA node of its card; ``none``: wherever the system puts it.
     """
 
@@ -53,6 +55,8 @@ class RunSpec:
     uses_deepspeed: bool = False
     files: tuple[str, ...] = ()
     bind: str = "none"
+    sync: str = ""
+    sync_target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,11 @@ class NodeOrder:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """The whole run. ``world_size`` and the master are texts while only nodes know them."""
+    """The whole run. ``world_size`` and the master are texts while only nodes know them.
+
+    Attributes:
+        sync: ``folder`` of the head and its ``target`` on nodes that do not see it; None: nothing is brought.
+    """
 
     run: str
     attempt: int
@@ -114,6 +122,7 @@ class LaunchPlan:
     master_address: str
     master_port: int | str
     nodes: tuple[NodeOrder, ...]
+    sync: Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for plan.json, secrets masked."""

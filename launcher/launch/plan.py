@@ -56,7 +56,14 @@ def make_plan(
         count = counts[index]
         first = first + count if isinstance(first, int) and isinstance(count, int) else "<from nodes: cards>"
     return LaunchPlan(
-        spec.name, attempt, " ".join((spec.target, *spec.arguments)), world, address, port, tuple(nodes)
+        run=spec.name,
+        attempt=attempt,
+        target=" ".join((spec.target, *spec.arguments)),
+        world_size=world,
+        master_address=address,
+        master_port=port,
+        nodes=tuple(nodes),
+        sync={"folder": spec.sync, "target": spec.sync_target} if spec.sync else None,
     )
 
 

@@ -8,6 +8,7 @@ gone it ends its ranks and itself. It answers the head's words:
     reach    try the master's addresses                                         -> reached
     order    start the ranks                  -> started, then output, event, joined, rank_exit
     go, save to the ranks
+    sync_look, sync_take, fetch_look, fetch, taken   folders on their way here or there, see ``folder_in``, ``folder_out``
     stop     asked or broken, see ``RankGroup``                                 -> stopped
     end      nothing may be left                                                -> ended, and the agent exits
 """
@@ -22,7 +23,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
-from . import environment, guardian, network, probe, process_tree
+from . import environment, folder_in, folder_out, guardian, network, probe, process_tree
 from .head_line import HeadLine
 from .import_process import ImportProcess
 from .rank_group import BROKEN_GRACE_S, RankGroup
@@ -49,6 +50,8 @@ class Agent:
         self._group = RankGroup(self._selector, self._line, home, token)
         self._done_jobs: List[Callable[[], None]] = []
         self._jobs = 0
+        self._receiver: Optional[folder_in.FolderReceiver] = None
+        self._sender: Optional[folder_out.FolderSender] = None
         self._variables: Dict[str, str] = {}
         self._port: Optional[network.MasterPort] = None
         self._ending = False
@@ -117,9 +120,27 @@ class Agent:
         elif kind == "end":
             self._group.stop("broken", BROKEN_GRACE_S)
             self._ending = True
+        else:
+            self._obey_about_folders(message)
 
     def _take(self, piece: bytes) -> None:
-        """A piece of a folder that the head brings."""
+        if self._receiver is not None:
+            self._receiver.feed(piece)
+
+    def _obey_about_folders(self, message: Dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "sync_look":
+            self._in_thread(lambda: folder_in.look(message))
+        elif kind == "sync_take":
+            self._receiver = folder_in.FolderReceiver(message, self._say_from_thread)
+        elif kind == "fetch_look":
+            self._in_thread(lambda: folder_out.look(message))
+        elif kind == "fetch":
+            self._sender = folder_out.FolderSender(
+                message["folder"], self._say_from_thread, self._send_from_thread
+            )
+        elif kind == "taken" and self._sender is not None:
+            self._sender.taken(int(message["bytes"]))
 
     def _prepare(self, message: Dict[str, Any]) -> Dict[str, Any]:
         orphans = guardian.end_orphans()
@@ -178,6 +199,12 @@ class Agent:
             os.write(self._wake_writing, b"j")
         except BlockingIOError:
             pass
+
+    def _say_from_thread(self, message: Dict[str, Any]) -> None:
+        self._finish_in_loop(lambda: self._line.send(message))
+
+    def _send_from_thread(self, piece: bytes) -> None:
+        self._finish_in_loop(lambda: self._line.send_data(piece))
 
     def _end_job(self, answer: Dict[str, Any]) -> None:
         self._jobs -= 1

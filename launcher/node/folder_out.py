@@ -1,0 +1,94 @@
+"""Folders of this node's run folder on their way to the head, which does not see it. Runs in the agent.
+
+The head's words and the answers to them:
+
+    fetch_look  which of these folders are there, with how many bytes; which checkpoints    -> fetch_state
+    fetch       send a folder: each file's name and size, then its bytes in pieces          -> file, pieces, fetched
+    taken       so many bytes are written at the head: more may follow
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from typing import Any, Callable, Dict, List
+
+from . import wire
+
+
+def look(message: Dict[str, Any]) -> Dict[str, Any]:
+    """What of ``names`` is in ``folder``, as bytes by name; the names of whole checkpoints below it."""
+    found = {}
+    for name in message["names"]:
+        path = os.path.join(message["folder"], name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            found[name] = sum(os.path.getsize(os.path.join(path, file)) for file in list_files(path))
+    checkpoints = os.path.join(message["folder"], "checkpoints")
+    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    whole = sorted(
+        name for name in names if os.path.isdir(os.path.join(checkpoints, name)) and name[0] != "."
+    )
+    return {"kind": "fetch_state", "found": found, "checkpoints": whole}
+
+
+def list_files(folder: str) -> List[str]:
+    """All files below a folder, by their names from there."""
+    found = []
+    for place, _, names in os.walk(folder):
+        found += [os.path.relpath(os.path.join(place, name), folder) for name in names]
+    return sorted(found)
+
+
+class FolderSender:
+    """Sends one folder, in a thread of its own: a slow disk must not silence the agent.
+
+    Args:
+        folder: whose files are sent.
+        say: sends a message to the head, from any thread.
+        send: sends a piece of a file to the head, from any thread.
+    """
+
+    def __init__(
+        self, folder: str, say: Callable[[Dict[str, Any]], None], send: Callable[[bytes], None]
+    ) -> None:
+        self._folder, self._say, self._send = folder, say, send
+        self._sent = 0
+        self._taken = 0
+        self._moved = threading.Condition()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def taken(self, total: int) -> None:
+        """So many bytes have been written at the head."""
+        with self._moved:
+            self._taken = total
+            self._moved.notify()
+
+    def _run(self) -> None:
+        try:
+            files = {name: self._send_file(name) for name in list_files(self._folder)}
+        except OSError as error:
+            self._say({"kind": "fault", "error": "%s: %s" % (error.filename or self._folder, error.strerror)})
+        else:
+            self._say({"kind": "fetched", "files": files})
+
+    def _send_file(self, name: str) -> Dict[str, Any]:
+        """Size and sha256 as read from this node's disk."""
+        digest, size = hashlib.sha256(), 0
+        self._say({"kind": "file", "name": name})
+        with open(os.path.join(self._folder, name), "rb") as file:
+            while True:
+                piece = file.read(wire.PIECE_BYTES)
+                if not piece:
+                    break
+                digest.update(piece)
+                size += len(piece)
+                self._wait_for_room()
+                self._sent += len(piece)
+                self._send(piece)
+        return {"size": size, "sha256": digest.hexdigest()}
+
+    def _wait_for_room(self) -> None:
+        with self._moved:
+            while self._sent - self._taken >= wire.WINDOW_BYTES:
+                self._moved.wait()
