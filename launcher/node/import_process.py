@@ -124,8 +124,10 @@ class ImportProcess:
             importer.send_with_descriptors(self.socket, message, given)
             self.socket.settimeout(FORK_LIMIT_S)
             return importer.receive_with_descriptors(self.socket)[0]
-        except OSError as error:
-            return {"reason": str(error)}
+        except socket.timeout:
+            return {"reason": "the import process does not answer"}
+        except OSError:
+            return None
 
     def _take(self, order: Dict[str, Any], part: Any, pid: int) -> RankProcess:
         which, reading, channel = part

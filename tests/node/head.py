@@ -16,7 +16,9 @@ from typing import Any
 from launcher.node import wire
 
 ROOT = Path(__file__).resolve().parents[2]
-_AGENT = "import sys; sys.path.insert(0, sys.argv[1]); from launcher.node.agent import main; main(*sys.argv[1:])"
+_AGENT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.node.agent import main; main(*sys.argv[1:])"
+)
 PING_EVERY_S = 0.5
 
 
@@ -32,12 +34,17 @@ class Head:
     """
 
     def __init__(
-        self, folder: Path, *, python: str = sys.executable, env: Mapping[str, str] | None = None, pings: bool = True
+        self,
+        folder: Path,
+        *,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        pings: bool = True,
     ) -> None:
         self.folder = folder
         self.token = f"{os.getpid():08x}{time.monotonic_ns():024x}"
         self.arrived: list[dict[str, Any]] = []
-        self.output: dict[int, bytes] = {}
+        self.output: dict[int, bytearray] = {}
         self.at_end = False
         self.stderr = folder / "agent.stderr"
         self._taken = 0
@@ -107,7 +114,7 @@ class Head:
             return False
         for frame in self._reader.feed(data):
             if isinstance(frame, tuple):
-                self.output[frame[0]] = self.output.get(frame[0], b"") + frame[1]
+                self.output.setdefault(frame[0], bytearray()).extend(frame[1])
             elif frame["kind"] != "pong":
                 self.arrived.append(frame)
         return True
@@ -145,13 +152,17 @@ class Head:
         self.send("prepare", **message)
         return self.wait_for("report")["report"]
 
-    def order(self, program: str, *, ranks: Sequence[int] = (0, 1), wait: bool = True, **fields: Any) -> dict[str, Any]:
+    def order(
+        self, program: str, *, ranks: Sequence[int] = (0, 1), wait: bool = True, **fields: Any
+    ) -> dict[str, Any]:
         """Start ranks that run a Python program; answers ``started``."""
         script = self.folder / "program.py"
         script.write_text(program)
         arguments = fields.pop("arguments", [])
-        entries = [{"rank": rank, "local_rank": index, "variables": {"RANK": str(rank)}, "arguments": []}
-                   for index, rank in enumerate(ranks)]
+        entries = [
+            {"rank": rank, "local_rank": index, "variables": {"RANK": str(rank)}, "arguments": []}
+            for index, rank in enumerate(ranks)
+        ]
         message = {
             "argv": [sys.executable, "-u", str(script), *arguments],
             "ranks": entries,
