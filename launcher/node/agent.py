@@ -146,6 +146,8 @@ class Agent:
         orphans = guardian.end_orphans()
         variables, steps = environment.make_environment(message)
         report = probe.look(message, variables)
+        if report.get("sees_run_dir") is False:
+            report["run_dir_error"] = folder_out.make_run_dir(message["run_dir"])
         report.update(setup=steps, orphans=orphans)
         self._variables = variables
         no_cards = not (report.get("cards") or {}).get("count")

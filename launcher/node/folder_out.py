@@ -17,6 +17,15 @@ from typing import Any, Callable, Dict, List
 from . import wire
 
 
+def make_run_dir(path: str) -> str:
+    """Make the run folder on this node, which does not see the head's; returns why it cannot be, or nothing."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        return "%s: %s" % (path, error.strerror)
+    return "" if os.access(path, os.W_OK | os.X_OK) else "%s: no permission to write" % path
+
+
 def look(message: Dict[str, Any]) -> Dict[str, Any]:
     """What of ``names`` is in ``folder``, as bytes by name; the names of whole checkpoints below it."""
     found = {}

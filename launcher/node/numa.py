@@ -28,9 +28,9 @@ def read_topology(root: str = "/", allowed: Optional[Set[int]] = None) -> Dict[s
         allowed: CPUs that ranks may use; None: those of this process.
 
     Returns:
-        ``nodes``: the allowed CPUs of each NUMA node that has some, by its number as text; ``cards``: in the order of their numbers, each ``address`` (PCI) and ``node`` (None:
-        unknown), or None where the cards of this node cannot be told apart; ``adapters``: those with an active port,
-        each ``name``, ``port`` and ``node``.
+        ``nodes``: the allowed CPUs of each NUMA node that has some, by its number as text; ``cards``: in the order of
+        their numbers, each ``address`` (PCI) and ``node`` (None: unknown), or None where the cards of this node cannot
+        be told apart; ``adapters``: those with an active port, each ``name``, ``port`` and ``node``.
     """
     allowed = os.sched_getaffinity(0) if allowed is None else allowed
     return {"nodes": _read_nodes(root, allowed), "cards": _read_cards(root), "adapters": _read_adapters(root)}

@@ -24,6 +24,7 @@ class NodeReport:
         session_address: the node's address by which the head came in.
         missing: paths the run needs and the node lacks.
         sees_run_dir: whether the node sees the head's run folder.
+        run_dir_error: why a node that does not see it cannot make one of its own at the same path; empty when it can.
         topology: NUMA nodes, cards and adapters, as ``launcher.node.numa`` reads them; only where it was asked for.
         setup: set-up steps that were run.
         orphans: pids of an earlier run that were ended before this one.
@@ -47,6 +48,7 @@ class NodeReport:
     workdir_exists: bool | None = None
     missing: tuple[str, ...] = ()
     sees_run_dir: bool | None = None
+    run_dir_error: str = ""
     topology: Mapping[str, Any] | None = None
     setup: tuple[str, ...] = ()
     orphans: tuple[int, ...] = ()
@@ -83,6 +85,7 @@ def read_report(host: str, message: Mapping[str, Any]) -> NodeReport:
         workdir_exists=message.get("workdir"),
         missing=tuple(message.get("missing", ())),
         sees_run_dir=message.get("sees_run_dir"),
+        run_dir_error=str(message.get("run_dir_error", "")),
         topology=message.get("topology"),
         setup=tuple(message.get("setup", ())),
         orphans=tuple(message.get("orphans", ())),

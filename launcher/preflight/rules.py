@@ -105,6 +105,22 @@ def paths_exist(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
     return found
 
 
+def run_folder_possible(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
+    """A node that does not see the head's run folder can have one of its own at the same path."""
+    cure = "name a place that every node can write to: --run-dir"
+    return [
+        Finding(
+            "error",
+            "RUN_DIR_NOT_WRITABLE",
+            (report.host,),
+            f"{report.host}: run folder {report.run_dir_error}",
+            cure,
+        )
+        for report in reports
+        if report.run_dir_error
+    ]
+
+
 def stack_installed(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
     """A recipe's ranks find the training stack."""
     if not wanted.recipe:
@@ -188,6 +204,7 @@ def interfaces_exist(reports: Sequence[NodeReport], wanted: Wanted) -> list[Find
 RULES: tuple[Rule, ...] = (
     python_usable,
     paths_exist,
+    run_folder_possible,
     stack_installed,
     cards_suffice,
     versions_agree,
