@@ -1,181 +1,102 @@
 """What the agent can say of its node without torch, in well under a second. Runs in a thread of the agent.
 
-Every field may be missing: unknown is never a reason to fail here, and never counts as equal on the head.
+Every field may be missing: unknown is never a reason to fail here, and never counts as equal on the head. Whatever starts
+other programs runs side by side; the rest reads small files.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import platform
-import re
 import socket
-import subprocess
-import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import threading
+import time
+from typing import Any, Callable, Dict, Optional
 
-from . import network, numa
-
-PACKAGES = (
-    "torch",
-    "transformers",
-    "peft",
-    "accelerate",
-    "datasets",
-    "deepspeed",
-    "safetensors",
-    "numpy",
-    "triton",
+from . import (
+    network,
+    numa,
+    probe_cards,
+    probe_dtk,
+    probe_libraries,
+    probe_network,
+    probe_python,
+    probe_system,
 )
-PYTHON_LIMIT_S = 20.0
-VISIBILITY = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
-#: asked of an interpreter that is not the agent's own
-_ASK_PYTHON = "import sys,site;print(sys.version.split()[0]);print(*sys.path,sep=chr(10))"
+VISIBILITY = probe_cards.VISIBILITY
+Fields = Dict[str, Callable[[], Any]]
 
 
 def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
     """The node's report.
 
     Args:
-        message: the head's ``prepare``: ``pythons`` (candidates), ``workdir``, ``must_exist``, ``run_dir``, ``run_dir_token``.
+        message: the head's ``prepare``: ``python``, ``like_head``, ``workdir``, ``must_exist``, ``run_dir``,
+            ``run_dir_token``, ``bind``.
         variables: the environment that ranks will get.
     """
+    begun = time.monotonic()
     report: Dict[str, Any] = {"hostname": socket.gethostname(), "agent_python": platform.python_version()}
-    fields: Dict[str, Callable[[], Any]] = {
-        "python": lambda: find_python(message, variables),
-        "cards": lambda: find_cards(variables),
-        "interfaces": network.interfaces,
-        "session_address": network.session_address,
-        "cpus": lambda: len(os.sched_getaffinity(0)),
-        "workdir": lambda: os.path.isdir(message["workdir"]),
-        "missing": lambda: [
-            path
-            for path in message.get("must_exist", ())
-            if not os.path.exists(os.path.join(message["workdir"], path))
-        ],
-        "sees_run_dir": lambda: sees_token(message.get("run_dir", ""), message.get("run_dir_token", "")),
-        "visibility": lambda: {name: variables[name] for name in VISIBILITY if name in variables},
-    }
+    workdir, must_exist = message["workdir"], list(message.get("must_exist", ()))
+    _fill(report, {"dtk": lambda: probe_dtk.find_dtk(variables)})
+    dtk_root = (report.get("dtk") or {}).get("root")
+    slow = [
+        _in_thread(report, {"cards": lambda: probe_cards.find_cards(variables, dtk_root)}),
+        _in_thread(report, {"python": lambda: probe_python.find_python(message, variables)}),
+    ]
+    _fill(
+        report,
+        {
+            "interfaces": network.interfaces,
+            "session_address": network.session_address,
+            "cpus": lambda: len(os.sched_getaffinity(0)),
+            "workdir": lambda: os.path.isdir(workdir),
+            "missing": lambda: [p for p in must_exist if not os.path.exists(os.path.join(workdir, p))],
+            "digests": lambda: probe_system.digest_paths(must_exist, workdir),
+            "sees_run_dir": lambda: sees_token(message.get("run_dir", ""), message.get("run_dir_token", "")),
+            "visibility": lambda: {name: variables[name] for name in VISIBILITY if name in variables},
+            "variables": lambda: probe_system.select_variables(variables),
+            "system": lambda: probe_system.describe_system(message, variables),
+            "driver": probe_dtk.find_driver,
+            "holders": lambda: probe_dtk.find_holders(variables),
+            "caches": lambda: probe_dtk.find_caches(variables),
+            "hcas": probe_network.find_hcas,
+            "links": probe_network.describe_links,
+        },
+    )
     if message.get("bind"):
-        fields["topology"] = numa.read_topology
-    for name, ask in fields.items():
-        try:
-            report[name] = ask()
-        except Exception as error:
-            report.setdefault("unknown", {})[name] = "%s: %s" % (type(error).__name__, error)
+        _fill(report, {"topology": numa.read_topology})
+    for thread in slow:
+        thread.join()
+    _fill(report, {"libraries": lambda: _ask_libraries(report, variables, dtk_root)})
+    report["probe_s"] = round(time.monotonic() - begun, 4)
     return report
 
 
-def find_python(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
-    """The interpreter of the ranks: ``path``, ``version``, ``packages``; or ``error`` when a named one is missing."""
-    path, error = _choose_python(message, variables)
-    if path is None:
-        return {"error": error}
-    if os.path.realpath(path) == os.path.realpath(sys.executable) and os.path.dirname(
-        path
-    ) == os.path.dirname(sys.executable):
-        version, folders = platform.python_version(), list(sys.path)
-    else:
-        done = subprocess.run(
-            [path, "-c", _ASK_PYTHON],
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=PYTHON_LIMIT_S,
-        )
-        lines = done.stdout.decode("utf-8", "replace").split("\n")
-        if done.returncode != 0 or not re.match(r"\d+\.\d+", lines[0]):
-            return {
-                "error": "%s does not run: %s" % (path, done.stderr.decode("utf-8", "replace").strip()[-300:])
-            }
-        version, folders = lines[0], lines[1:]
-    return {"path": path, "version": version, "packages": read_packages(folders)}
+def _ask_libraries(
+    report: Dict[str, Any], variables: Dict[str, str], dtk_root: Optional[str]
+) -> Dict[str, Any]:
+    python = report.get("python") or {}
+    kind = (report.get("cards") or {}).get("kind", "cpu")
+    # where modules are found matters here alone, and would make every report long
+    folders = python.pop("folders", [])
+    return probe_libraries.ask_libraries(python.get("path"), folders, variables, dtk_root, kind)
 
 
-def _choose_python(message: Dict[str, Any], variables: Dict[str, str]) -> Tuple[Optional[str], str]:
-    """A named interpreter; else the set-up's virtual environment; else the head's path; else ``python3`` on PATH."""
-    named = message.get("python")
-    if named:
-        found = _on_path(os.path.expanduser(named), variables)
-        return found, "%s is missing" % named
-    for root in (variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")):
-        if (
-            root
-            and root in variables.get("PATH", "")
-            and os.access(os.path.join(root, "bin", "python"), os.X_OK)
-        ):
-            return os.path.join(root, "bin", "python"), ""
-    like_head = message.get("like_head")
-    if like_head and os.access(like_head, os.X_OK):
-        return like_head, ""
-    return _on_path("python3", variables), "python3 is not on PATH"
-
-
-def _on_path(program: str, variables: Dict[str, str]) -> Optional[str]:
-    if "/" in program:
-        return program if os.access(program, os.X_OK) and not os.path.isdir(program) else None
-    for folder in variables.get("PATH", os.defpath).split(":"):
-        path = os.path.join(folder, program)
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
-    return None
-
-
-def read_packages(folders: List[str]) -> Dict[str, str]:
-    """Versions of ``PACKAGES`` by the names of dist-info folders: no import, no metadata parsed; first folder wins."""
-    found: Dict[str, str] = {}
-    wanted = {name.replace("-", "_"): name for name in PACKAGES}
-    for folder in folders:
+def _fill(report: Dict[str, Any], fields: Fields) -> None:
+    """Ask for each field; one that fails is unknown, with the reason."""
+    for name, ask in fields.items():
         try:
-            entries = os.listdir(folder)
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.endswith((".dist-info", ".egg-info")):
-                name, _, version = entry.rsplit(".", 1)[0].partition("-")
-                key = wanted.get(name.lower().replace("-", "_"))
-                if key and version and key not in found:
-                    found[key] = version
-    return found
+            report[name] = ask()
+        except Exception as error:  # whatever a node's files hold, the rest of the report must come
+            report.setdefault("unknown", {})[name] = "%s: %s" % (type(error).__name__, error)
 
 
-def find_cards(variables: Dict[str, str]) -> Dict[str, Any]:
-    """``kind`` (dcu, rocm, cuda, cpu), ``count`` of cards, ``visible``: numbers that the environment leaves visible."""
-    kind, count = "cpu", 0
-    amd = _count_kfd()
-    nvidia = len(glob.glob("/proc/driver/nvidia/gpus/*")) or len(
-        [path for path in glob.glob("/dev/nvidia*") if re.search(r"nvidia\d+$", path)]
-    )
-    if amd:
-        kind, count = ("dcu" if _is_hygon(variables) else "rocm"), amd
-    elif nvidia:
-        kind, count = "cuda", nvidia
-    visible: Optional[List[str]] = None
-    for name in VISIBILITY:
-        if name in variables:
-            listed = [item.strip() for item in variables[name].split(",") if item.strip()]
-            visible = listed if visible is None or len(listed) < len(visible) else visible
-    return {"kind": kind, "count": count, "visible": visible}
-
-
-def _count_kfd() -> int:
-    """GPU nodes of the KFD topology: those with SIMD units; 0 without /dev/kfd and /dev/mkfd."""
-    if not (os.path.exists("/dev/kfd") or os.path.exists("/dev/mkfd")):
-        return 0
-    count = 0
-    for path in glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties"):
-        with open(path) as file:
-            match = re.search(r"^simd_count (\d+)", file.read(), re.M)
-        count += bool(match and int(match.group(1)))
-    return count
-
-
-def _is_hygon(variables: Dict[str, str]) -> bool:
-    """A DTK, hyhal, or the hycu/hydcu driver tells a DCU from an AMD card."""
-    marks = ["/opt/hyhal", "/usr/local/hyhal", "/sys/module/hycu", "/sys/module/hydcu", "/opt/dtk"]
-    return "DTKROOT" in variables or any(os.path.exists(mark) for mark in marks)
+def _in_thread(report: Dict[str, Any], fields: Fields) -> threading.Thread:
+    thread = threading.Thread(target=_fill, args=(report, fields), daemon=True)
+    thread.start()
+    return thread
 
 
 def sees_token(run_dir: str, token: str) -> Optional[bool]:
