@@ -152,8 +152,12 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    sock.bind((address, port))
-    sock.listen(256)
+    try:
+        sock.bind((address, port))
+        sock.listen(256)
+    except OSError:
+        sock.close()
+        raise
     return sock
 
 
