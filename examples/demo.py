@@ -84,7 +84,7 @@ def train(model: Path, steps: int) -> Path:
         "data.eval_fraction=0",
         f"train.max_steps={steps}",
         # so few steps need a high rate, and all layers to show what they can
-        *("train.global_batch_size=4", "train.learning_rate=1e-3", "lora.targets=[all]", "lora.dropout=0"),
+        *("train.global_batch_size=4", "train.learning_rate=1e-3", "lora.targets=all", "lora.dropout=0"),
     ]
     print("$", *("dcu-launch" if word is launcher else word for word in words), flush=True)
     run(words, 900)
