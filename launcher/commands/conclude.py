@@ -43,6 +43,8 @@ def conclude(outcome: Outcome, request: Request, folder: RunFolder, fetched: Fet
             summary.update(origin="rank", host=culprit.host, rank=culprit.rank)
         elif outcome.lost:
             summary.update(host=outcome.lost[0][0])
+        elif outcome.kind == "done" and fetched is not None:
+            summary.update(host=fetched.host)
     summary.update(_remains(outcome, fetched, folder))
     show_losses(folder)
     folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})

@@ -48,13 +48,16 @@ def is_ignored(path: str, is_folder: bool, rules: Sequence[Rule]) -> bool:
     return ignored
 
 
+_WILD = (("/**/", "/(?:.*/)?"), ("**/", "(?:.*/)?"), ("/**", "/.*"), ("*", "[^/]*"), ("?", "[^/]"))
+
+
 def _compile(pattern: str) -> re.Pattern[str]:
     """A pattern with ``/`` in it counts from the top of the folder, one without matches at any depth."""
     anchored = "/" in pattern
     out = "" if anchored else "(?:.*/)?"
     rest = pattern.lstrip("/")
     while rest:
-        for mark, written in (("**/", "(?:.*/)?"), ("/**", "/.*"), ("*", "[^/]*"), ("?", "[^/]")):
+        for mark, written in _WILD:
             if rest.startswith(mark):
                 out, rest = out + written, rest[len(mark) :]
                 break

@@ -6,7 +6,7 @@ it, so every wait of the head notices a lost node and Ctrl-C at once.
 
 from __future__ import annotations
 
-import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -33,11 +33,10 @@ class Nodes:
         self._inbox = inbox
         self._lost_after_s = lost_after_s
         self._tick = tick
-        now = time.monotonic()
-        self._heard = [now] * len(sessions)
-        self._pinged = now - PING_EVERY_S
+        self._looked = self._heard_at_least = time.monotonic()
         self.lost: dict[int, str] = {}
-        self._ended = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._ping, daemon=True, name="ping").start()
 
     def set_tick(self, tick: Callable[[], None]) -> None:
         """Have something else done while waiting."""
@@ -72,13 +71,13 @@ class Nodes:
     def arrivals(self, until: float | None = None) -> Iterator[Arrival]:
         """Everything that comes in, forever or until a moment of ``time.monotonic``; losses come once a node."""
         while until is None or time.monotonic() < until:
-            self._keep_in_touch()
-            wait_s = TICK_S if until is None else min(TICK_S, max(0.0, until - time.monotonic()))
-            try:
-                arrival = self._inbox.get(timeout=wait_s)
-            except queue.Empty:
+            now = time.monotonic()
+            if now - self._looked >= TICK_S:
+                yield from self._silent_nodes(now)
                 self._tick()
-                yield from self._silent_nodes()
+            wait_s = TICK_S if until is None else min(TICK_S, max(0.0, until - now))
+            arrival = self._inbox.get(wait_s)
+            if arrival is None:
                 continue
             if arrival.node < 0:
                 yield arrival
@@ -89,26 +88,23 @@ class Nodes:
         if arrival.lost:
             self.lost[arrival.node] = arrival.lost
             yield arrival
-            return
-        self._heard[arrival.node] = time.monotonic()
-        if not (isinstance(arrival.frame, dict) and arrival.frame.get("kind") == "pong"):
+        elif not (isinstance(arrival.frame, dict) and arrival.frame.get("kind") == "pong"):
             yield arrival
 
-    def _keep_in_touch(self) -> None:
-        now = time.monotonic()
-        if now - self._pinged >= PING_EVERY_S:
-            if now - self._pinged > 2 * PING_EVERY_S:
-                # we were stopped or very busy ourselves: silence since then is not the nodes' fault
-                self._heard = [now] * len(self.sessions)
-            self._pinged = now
+    def _ping(self) -> None:
+        """The nodes' lease on the head, in a thread: a disk that keeps the head waiting is no reason to end a run."""
+        while not self._ended.wait(min(PING_EVERY_S, self._lost_after_s / 4)):
             for node in self.alive:
                 if not self.sessions[node].is_sending:
                     self.send(node, {"kind": "ping"})
 
-    def _silent_nodes(self) -> Iterator[Arrival]:
-        now = time.monotonic()
+    def _silent_nodes(self, now: float) -> Iterator[Arrival]:
+        if now - self._looked > PING_EVERY_S:
+            # we were stopped or very busy ourselves: silence since then is not the nodes' fault
+            self._heard_at_least = now
+        self._looked = now
         for node in self.alive:
-            silent_s = now - self._heard[node]
+            silent_s = now - max(self.sessions[node].heard, self._heard_at_least)
             if silent_s > self._lost_after_s:
                 self.lost[node] = f"no answer for {silent_s:.0f} s"
                 yield Arrival(node, lost=self.lost[node])
@@ -156,9 +152,9 @@ class Nodes:
 
     def end(self, limit_s: float = 5.0) -> list[str]:
         """Have every agent end what is left and itself; returns the names of those that did not confirm."""
-        if self._ended:
+        if self._ended.is_set():
             return []
-        self._ended = True
+        self._ended.set()
         self.send_all({"kind": "end"})
         waiting = set(self.alive)
         for arrival in self.arrivals(time.monotonic() + limit_s) if waiting else ():

@@ -12,9 +12,10 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 from launcher.base.errors import UsageError
 from launcher.launch.ignore import DEFAULT_PATTERNS, IGNORE_FILE, Rule, is_ignored, read_rules
@@ -29,11 +30,11 @@ class Parcel:
     """An archive on its way.
 
     Attributes:
-        file: the open temporary file; gone when it is closed.
+        file: the open temporary file.
         size: of the archive in bytes.
     """
 
-    file: Any
+    file: IO[bytes]
     size: int
     sha256: str
     num_files: int
@@ -46,31 +47,35 @@ class Parcel:
             yield piece
 
 
-def pack_folder(folder: Path, more_patterns: Sequence[str] = ()) -> Parcel:
-    """Pack what a folder holds, without what .dcuignore and the usual patterns leave out.
+@contextmanager
+def pack_folder(folder: Path, more_patterns: Sequence[str] = ()) -> Iterator[Parcel]:
+    """Pack what a folder holds, without what .dcuignore and the usual patterns leave out; gone when left.
 
     Raises:
         UsageError: it is no folder, cannot be read, or is larger than ``LIMIT_BYTES``.
     """
     names = list_files(folder, read_rules([*DEFAULT_PATTERNS, *_own_patterns(folder), *more_patterns]))
     _check_size(folder, names)
-    file = tempfile.TemporaryFile()  # noqa: SIM115  the parcel holds it
-    try:
-        with (
-            gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=5, mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-        ):
-            for name in names:
-                _add(archive, folder, name)
-    except OSError as error:
-        raise UsageError(f"--sync: {error.filename or folder}: {error.strerror}") from None
-    file.flush()
-    size = file.tell()
-    parcel = Parcel(file, size, "", len(names))
-    digest = hashlib.sha256()
-    for piece in parcel.pieces(1 << 20):
-        digest.update(piece)
-    return Parcel(file, size, digest.hexdigest(), len(names))
+    with tempfile.TemporaryFile() as file:
+        try:
+            _write_archive(file, folder, names)
+        except OSError as error:
+            raise UsageError(f"--sync: {error.filename or folder}: {error.strerror}") from None
+        file.flush()
+        parcel = Parcel(file, file.tell(), "", len(names))
+        digest = hashlib.sha256()
+        for piece in parcel.pieces(1 << 20):
+            digest.update(piece)
+        yield replace(parcel, sha256=digest.hexdigest())
+
+
+def _write_archive(file: IO[bytes], folder: Path, names: Sequence[str]) -> None:
+    with (
+        gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=5, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in names:
+            _add(archive, folder, name)
 
 
 def _own_patterns(folder: Path) -> list[str]:

@@ -53,14 +53,15 @@ def sync_folder(
     if not blind:
         return []
     inside = Path(run_dir).relative_to(folder) if Path(run_dir).is_relative_to(folder) else None
-    with _Sending(nodes, pack_folder(folder, [f"/{inside}/"] if inside else [])) as sending:
-        lacking = [node for node in blind if states[node]["has"] != sending.parcel.sha256]
+    with (
+        pack_folder(folder, [f"/{inside}/"] if inside else []) as parcel,
+        _Sending(nodes, parcel) as sending,
+    ):
+        lacking = [node for node in blind if states[node]["has"] != parcel.sha256]
         if lacking:
             sending.send(lacking, target, ["runs", *([inside.parts[0]] if inside else [])])
-            size = sending.parcel.size / 1024 / 1024
-            tell(
-                f"brought {folder} ({sending.parcel.num_files} files, {size:.1f} MiB packed) to {len(lacking)} nodes"
-            )
+            size = f"{parcel.num_files} files, {parcel.size / 1024 / 1024:.1f} MiB packed"
+            tell(f"brought {folder} ({size}) to {', '.join(nodes.name(node) for node in lacking)}")
     return lacking
 
 
@@ -68,7 +69,7 @@ class _Sending:
     """One archive on its way to some nodes: a thread writes to each, this one hears what they say."""
 
     def __init__(self, nodes: Nodes, parcel: Parcel) -> None:
-        self.parcel = parcel
+        self._parcel = parcel
         self._nodes = nodes
         self._taken: dict[int, int] = {}
         self._over = False
@@ -82,7 +83,6 @@ class _Sending:
         with self._moved:
             self._over = True
             self._moved.notify_all()
-        self.parcel.file.close()
 
     def send(self, lacking: Sequence[int], target: str, keep: list[str]) -> None:
         """Send to some nodes and wait until each has put the folder into its place.
@@ -94,8 +94,8 @@ class _Sending:
         order = {
             "kind": "sync_take",
             "target": target,
-            "sha256": self.parcel.sha256,
-            "size": self.parcel.size,
+            "sha256": self._parcel.sha256,
+            "size": self._parcel.size,
             "keep": keep,
         }
         for node in lacking:
@@ -114,7 +114,7 @@ class _Sending:
                     break
         if faults:
             raise PreflightError(
-                "\n".join(faults), "make room or name another place on the nodes with --workdir"
+                "\n".join(faults), "another place on the nodes can be named with --workdir"
             )
 
     def _hear(self, node: int, frame: dict[str, Any], faults: list[str]) -> bool:
@@ -134,7 +134,7 @@ class _Sending:
         with self._slots:
             sent = 0
             try:
-                for piece in self.parcel.pieces(PIECE_BYTES):
+                for piece in self._parcel.pieces(PIECE_BYTES):
                     if not self._may_send(node, sent) or not self._nodes.send_data(node, piece):
                         return
                     sent += len(piece)

@@ -88,15 +88,13 @@ class FolderReceiver:
 
     def _run(self) -> None:
         try:
-            files = self._receive()
+            answer: Dict[str, Any] = {"kind": "synced", "files": self._receive()}
         except (OSError, tarfile.TarError, zlib.error, EOFError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             path = getattr(error, "filename", None) or self._target
-            self._answer({"kind": "fault", "error": "--sync: %s: %s" % (path, why)})
-        else:
-            self._answer({"kind": "synced", "files": files})
-        finally:
-            shutil.rmtree(self._aside, ignore_errors=True)
+            answer = {"kind": "fault", "error": "--sync: %s: %s" % (path, why)}
+        shutil.rmtree(self._aside, ignore_errors=True)
+        self._answer(answer)
 
     def _receive(self) -> int:
         check_place(self._target, self._keep)
