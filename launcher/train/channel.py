@@ -23,6 +23,7 @@ class Channel:
     def __init__(self, sock: socket.socket | None = None) -> None:
         self._sock = sock
         self._received = b""
+        self._orders: list[dict[str, Any]] = []
 
     @classmethod
     def from_environment(cls) -> Channel:
@@ -44,9 +45,10 @@ class Channel:
     def receive(self, kind: str) -> dict[str, Any]:
         """Wait for the order of this kind and return it; raises EOFError when the agent is gone."""
         while True:
-            for order in self._take_lines():
+            self._take_lines()
+            for index, order in enumerate(self._orders):
                 if order.get("kind") == kind:
-                    return order
+                    return self._orders.pop(index)
             if not self._read_more():
                 raise EOFError(f"the agent closed the channel before it sent {kind!r}")
 
@@ -55,7 +57,10 @@ class Channel:
         if self._sock is not None:
             while select.select([self._sock], [], [], 0)[0] and self._read_more():
                 pass
-        return [str(order.get("kind")) for order in self._take_lines()]
+        self._take_lines()
+        kinds = [str(order.get("kind")) for order in self._orders]
+        self._orders.clear()
+        return kinds
 
     def send(self, kind: str, data: dict[str, Any], step: int | None = None) -> None:
         """Send one event; an agent that is gone is no error here, since it ends its ranks by other means."""
@@ -91,9 +96,9 @@ class Channel:
         self._received += data
         return bool(data)
 
-    def _take_lines(self) -> list[dict[str, Any]]:
+    def _take_lines(self) -> None:
         *lines, self._received = self._received.split(b"\n")
-        return [json.loads(line) for line in lines if line.strip()]
+        self._orders += [json.loads(line) for line in lines if line.strip()]
 
 
 def describe_event(event: dict[str, Any]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.train.tiny import ROOT, make_rows, make_tokenizer
+from tests.train.tiny import ROOT, Ranks, make_rows, make_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +35,11 @@ def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("rows") / "rows.json"
     file.write_text(json.dumps(make_rows()), encoding="utf-8")
     return file
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """Starts ranks."""
+    starter = Ranks()
+    yield starter
+    starter.close()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,7 @@ CHAT = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-WORDS = (
-    "the quick brown fox jumps over a lazy dog while seven grey wolves run along the river at night".split()
-)
+WORDS = "the quick brown fox jumps over a lazy dog while seven grey wolves run along the river at night"
 
 
 def make_tokenizer(folder: Path, chat: bool = True) -> None:
@@ -46,7 +46,7 @@ def make_tokenizer(folder: Path, chat: bool = True) -> None:
         vocab_size=320, special_tokens=["<|endoftext|>", "<|im_start|>", END], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
-    tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
+    tokenizer.train_from_iterator([WORDS] * 4, trainer)
     values = json.loads(tokenizer.to_str())
     # pairs, as newer ones write them, are read by no older tokenizers
     values["model"]["merges"] = [m if isinstance(m, str) else " ".join(m) for m in values["model"]["merges"]]
@@ -79,7 +79,8 @@ def make_rows(count: int = 24) -> list[dict[str, str]]:
     rows = []
     for number in range(count):
         length = (1, 3, 9, 27, 60)[number % 5]
-        answer = " ".join(WORDS[(number + i) % len(WORDS)] for i in range(length))
+        words = WORDS.split()
+        answer = " ".join(words[(number + i) % len(words)] for i in range(length))
         rows.append({"instruction": f"Say {length} words from {number}", "input": "", "output": answer})
     return rows
 
@@ -104,7 +105,7 @@ def recipe(model: Path, rows: Path, **sections: dict[str, Any] | str) -> dict[st
 
 @dataclass(frozen=True)
 class Ran:
-    """How ranks ended: exit codes, outputs (stdout, then stderr) and the run folder."""
+    """How ranks ended: exit codes, outputs (stdout and stderr) and the run folder."""
 
     codes: list[int]
     outputs: list[str]
@@ -136,44 +137,107 @@ def rank_variables(rank: int, size: int, port: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def start_ranks(
-    config: dict[str, Any], run_dir: Path, size: int, variables: dict[str, str] | None = None, code: str = ""
-) -> list[subprocess.Popen[str]]:
-    """Start ranks as torchrun would; ``code`` runs in each before training begins."""
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    file = run_dir.parent / f"{run_dir.name}.json"
-    file.write_text(json.dumps(config), encoding="utf-8")
-    port = free_port()
-    start = f"import sys; {code}\nfrom launcher.train.main import main; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", start, "--config", str(file), "--run-dir", str(run_dir)]
-    return [
-        subprocess.Popen(
-            words,
-            env={**os.environ, **rank_variables(rank, size, port), **(variables or {})},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )  # fmt: skip
-        for rank in range(size)
-    ]
+class Rank:
+    """A rank forked from the nursery."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def output(self) -> str:
+        """What it has written so far."""
+        return (self.folder / "output").read_text() if (self.folder / "output").exists() else ""
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal, unless it has ended."""
+        if not (self.folder / "code").exists():
+            wait_until((self.folder / "pid").exists)
+            os.kill(int((self.folder / "pid").read_text()), number)
+
+    def wait(self, timeout_s: float = 120) -> int:
+        """Its exit code."""
+        wait_until((self.folder / "code").exists, timeout_s)
+        return int((self.folder / "code").read_text())
 
 
-def wait_ranks(ranks: Sequence[subprocess.Popen[str]], run_dir: Path, timeout_s: float = 120) -> Ran:
-    """Wait until all ranks have ended; ranks that do not are killed, and the test fails."""
-    try:
-        outputs = [rank.communicate(timeout=timeout_s)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return Ran([rank.returncode for rank in ranks], outputs, run_dir)
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 120) -> None:
+    """Wait for something; raises AssertionError when it does not come."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)
 
 
-def train(config: dict[str, Any], run_dir: Path, size: int = 1, **options: Any) -> Ran:
-    """Train to the end; an exit code other than 0 fails the test."""
-    ran = wait_ranks(start_ranks(config, run_dir, size, **options), run_dir)
-    assert ran.codes == [0] * size, "\n".join(ran.outputs)
-    return ran
+class Ranks:
+    """Starts ranks, from a nursery that is started with the first of them.
+
+    Args:
+        python: whose packages are used.
+    """
+
+    def __init__(self, python: str = sys.executable) -> None:
+        self.python = python
+        self._nursery: subprocess.Popen[str] | None = None
+
+    def start(
+        self,
+        config: dict[str, Any],
+        run_dir: Path,
+        size: int = 1,
+        code: str = "",
+        others: dict[int, Any] | None = None,
+    ) -> list[Rank]:
+        """Start ranks as torchrun would.
+
+        Args:
+            code: runs in each rank before training begins.
+            others: ranks that get another recipe.
+        """
+        if self._nursery is None:
+            self._nursery = subprocess.Popen(
+                [self.python, "-m", "tests.train.nursery"], cwd=ROOT, stdin=subprocess.PIPE, text=True
+            )
+        assert self._nursery.stdin is not None
+        ranks, port = [], free_port()
+        for rank in range(size):
+            folder = run_dir.parent / f"{run_dir.name}-rank{rank}-{port}"
+            folder.mkdir(parents=True)
+            (folder / "recipe.json").write_text(
+                json.dumps((others or {}).get(rank, config)), encoding="utf-8"
+            )
+            job = {
+                "argv": ["--config", str(folder / "recipe.json"), "--run-dir", str(run_dir)], "code": code,
+                "folder": str(folder), "variables": rank_variables(rank, size, port),
+            }  # fmt: skip
+            self._nursery.stdin.write(json.dumps(job) + "\n")
+            ranks.append(Rank(folder))
+        self._nursery.stdin.flush()
+        return ranks
+
+    def wait(self, ranks: list[Rank], run_dir: Path) -> Ran:
+        """Wait until all have ended; those that do not are killed, and the test fails."""
+        try:
+            codes = [rank.wait() for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        return Ran(codes, [rank.output for rank in ranks], run_dir)
+
+    def end(self, config: dict[str, Any], run_dir: Path, size: int = 1, **options: Any) -> Ran:
+        """Train until the ranks end in whatever way."""
+        return self.wait(self.start(config, run_dir, size, **options), run_dir)
+
+    def train(self, config: dict[str, Any], run_dir: Path, size: int = 1, **options: Any) -> Ran:
+        """Train to the end; an exit code other than 0 fails the test."""
+        ran = self.end(config, run_dir, size, **options)
+        assert ran.codes == [0] * size, "\n".join(ran.outputs)
+        return ran
+
+    def close(self) -> None:
+        """End the nursery."""
+        if self._nursery is not None and self._nursery.stdin is not None:
+            self._nursery.stdin.close()
+            self._nursery.wait(timeout=30)
 
 
 if __name__ == "__main__":
