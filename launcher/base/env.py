@@ -27,6 +27,7 @@ from launcher.base.variable import (
     is_secret,
     is_visibility,
     mask,
+    mask_words,
     match_pattern,
     printable,
     why_not_sent,
@@ -36,7 +37,7 @@ from launcher.base.variable import (
 __all__ = [
     "DCU_DEFAULTS", "LAUNCHER_NAMES", "LAUNCHER_PREFIXES", "MASK", "PROXY_NAMES", "SENT_PATTERNS",
     "EnvGroup", "EnvOp", "EnvPlan", "EnvRow", "HostLike", "apply_ops", "explain_env", "is_launcher_name",
-    "is_secret", "is_visibility", "mask", "plan_env", "plan_envs", "printable", "why_not_settable",
+    "is_secret", "is_visibility", "mask", "mask_words", "plan_env", "plan_envs", "printable", "why_not_settable",
 ]  # fmt: skip
 
 

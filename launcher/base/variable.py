@@ -6,6 +6,7 @@ Pure tables and functions over names, used on the head by ``env`` and by all tha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from types import MappingProxyType
@@ -58,6 +59,7 @@ _SECRET_WORDS = frozenset({
 _SECRET_ENDING = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|(API|ACCESS|SECRET|PRIVATE|AUTH|SSH|ENCRYPTION)KEY)"
 )
+_NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.IGNORECASE)
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 MASK = "***"
 
@@ -143,6 +145,26 @@ def is_secret(name: str) -> bool:
 def mask(name: str, value: str) -> str:
     """The value as it may be shown or saved: hidden for secret names, logins taken out of URLs."""
     return MASK if value and is_secret(name) else _URL_LOGIN.sub(MASK, value)
+
+
+def mask_words(words: Sequence[str]) -> list[str]:
+    """Arguments of a program as they may be shown or saved: ``--hf_token x``, ``--hf_token=x`` and ``hf_token=x`` lose x.
+
+    A number is no secret: ``--max_tokens 4096`` stays.
+    """
+    shown: list[str] = []
+    names_secret = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        hides = names_secret and not word.startswith("-")
+        names_secret = not equals and word.startswith("-") and is_secret(word)
+        if hides and not _NUMBER.fullmatch(word):
+            shown.append(MASK)
+        elif equals and is_secret(name) and not _NUMBER.fullmatch(value):
+            shown.append(f"{name}={mask(name, value)}")
+        else:
+            shown.append(mask("", word))
+    return shown
 
 
 def printable(text: str, limit: int | None = None) -> str:

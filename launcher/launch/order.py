@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.base.env import mask
+from launcher.base.env import mask, mask_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,13 @@ class LaunchPlan:
     """The whole run. ``world_size`` and the master are texts while only nodes know them.
 
     Attributes:
+        target: recipe, script or module with its arguments, as given.
         sync: ``folder`` of the head and its ``target`` on nodes that do not see it; None: nothing is brought.
     """
 
     run: str
     attempt: int
-    target: str
+    target: tuple[str, ...]
     world_size: int | str
     master_address: str
     master_port: int | str
@@ -127,7 +128,9 @@ class LaunchPlan:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for plan.json, secrets masked."""
         plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        plain["target"] = mask_words(plain["target"])
         for node in plain["nodes"]:
+            node["argv"] = mask_words(node["argv"])
             for operations in (node["sent"], node["named"]):
                 for operation in operations:
                     operation["value"] = mask(operation["name"], operation["value"])
@@ -137,9 +140,10 @@ class LaunchPlan:
                     variables[name] = mask(name, variables[name])
         return plain
 
-    def to_json(self) -> str:
-        """The plan as indented JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2) + "\n"
+    def to_json(self) -> bytes:
+        """The plan as indented JSON in UTF-8; bytes of arguments that are no text come out as they went in."""
+        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2) + "\n"
+        return text.encode("utf-8", "surrogateescape")
 
 
 def node_message(order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def make_plan(
     return LaunchPlan(
         run=spec.name,
         attempt=attempt,
-        target=" ".join((spec.target, *spec.arguments)),
+        target=(spec.target, *spec.arguments),
         world_size=world,
         master_address=address,
         master_port=port,

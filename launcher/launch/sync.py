@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.errors import NodeLostError, PreflightError, StoppedError, UsageError
+from launcher.hosts.target import fold_names
 from launcher.launch.nodes import Nodes
 from launcher.launch.parcel import Parcel, pack_folder
 from launcher.node.wire import PIECE_BYTES, WINDOW_BYTES
@@ -61,7 +62,7 @@ def sync_folder(
         if lacking:
             sending.send(lacking, target, ["runs", *([inside.parts[0]] if inside else [])])
             size = f"{parcel.num_files} files, {parcel.size / 1024 / 1024:.1f} MiB packed"
-            tell(f"brought {folder} ({size}) to {', '.join(nodes.name(node) for node in lacking)}")
+            tell(f"brought {folder} ({size}) to {fold_names(nodes.name(node) for node in lacking)}")
     return lacking
 
 

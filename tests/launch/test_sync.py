@@ -62,7 +62,7 @@ def test_blind_nodes_get_it_once(folder: Path):
     assert cluster.sync() == [1, 2]
     orders = [message for _, message in cluster.nodes.sent if message["kind"] == "sync_take"]
     assert {order["target"] for order in orders} == {"/there"}
-    assert cluster.told == [f"brought {folder} (1 files, 0.0 MiB packed) to node01, node02"]
+    assert cluster.told == [f"brought {folder} (1 files, 0.0 MiB packed) to node[01-02]"]
 
 
 def test_a_node_that_has_the_same_files_gets_nothing(folder: Path):
