@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import secrets
 import sys
 import time
@@ -41,7 +40,7 @@ IMPORT_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "
 
 def execute(request: Request, only_plan: bool) -> int:
     """Run the request; with ``only_plan`` print the plan and start nothing. Returns the exit code."""
-    inbox: Inbox = queue.SimpleQueue()
+    inbox = Inbox()
     with signals_to(inbox):
         if only_plan:
             with open_nodes(request, inbox, None) as nodes:
@@ -113,11 +112,7 @@ def _stop_on_signal(inbox: Inbox) -> Callable[[list[str]], None]:
     told = [begun]
 
     def tick(waiting: list[str]) -> None:
-        while True:
-            try:
-                arrival = inbox.get_nowait()
-            except queue.Empty:
-                break
+        while (arrival := inbox.get(0)) is not None:
             if arrival.signal_number:
                 raise StoppedError("stopped while the hosts were being reached", arrival.signal_number)
             kept.append(arrival)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-import sys
 from collections.abc import Iterator
 from types import FrameType
 
 from launcher.remote.session import Arrival, Inbox
 
+REFUSAL = b"dcu-launch: not stopped: the nodes would take the head for lost; run it with nohup or in tmux\n"
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -24,9 +25,9 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
         inbox.put(Arrival(-1, signal_number=number))
 
     def refuse(_: int, __: FrameType | None) -> None:
-        sys.stderr.write(
-            "dcu-launch: not stopped: the nodes would take the head for lost; run it with nohup or in tmux\n"
-        )
+        # not sys.stderr, which may be in the middle of a write of its own, or gone
+        with contextlib.suppress(OSError):
+            os.write(2, REFUSAL)
 
     before = {}
     for number in (*STOPPING, signal.SIGTSTP):

@@ -17,6 +17,7 @@ from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, RunSpec, node_message
 from launcher.launch.outcome import Outcome, RankExit
 from launcher.launch.run_folder import RunFolder
+from launcher.launch.signals import STOPPING
 from launcher.remote.session import Arrival
 
 BROKEN_GRACE_S = 1.0
@@ -71,6 +72,8 @@ class Supervisor:
     _late: str = ""
     _go_told: bool = False
     _next_word: float = 0.0
+    _failed_by_itself: bool = False
+    _met: set[int] = field(default_factory=set)
     _quiet_nodes: set[int] = field(default_factory=set)
 
     def run(self) -> Outcome:
@@ -82,8 +85,6 @@ class Supervisor:
             self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all))
         begun = time.monotonic()
         self._next_word = begun + WAITING_EVERY_S
-        for arrival in self.nodes.arrivals(begun + 0.1):
-            self._take(arrival)
         while not self._finished():
             for arrival in self.nodes.arrivals(time.monotonic() + 0.1):
                 self._take(arrival)
@@ -127,6 +128,7 @@ class Supervisor:
 
     def _on_joined(self, node: int, frame: dict[str, Any]) -> None:
         for rank in map(int, frame["ranks"]):
+            self._met.add(rank)
             if self.ranks[rank].state != "ended":
                 self.ranks[rank].state = "joined"
 
@@ -206,6 +208,7 @@ class Supervisor:
         name = signal.Signals(number).name
         if not self._signal:
             self._signal = number
+            self._failed_by_itself = any(not _was_ended_by(failure, STOPPING) for failure in self.failures)
             self.view.status(
                 f"{name}: asking {len(self.ranks)} ranks to end, within {self.spec.grace_s:.0f} s"
             )
@@ -236,9 +239,10 @@ class Supervisor:
         states = {rank: entry.state for rank, entry in self.ranks.items()}
         if self.spec.recipe is not None and not self._go_told:
             return [rank for rank, state in states.items() if state in ("waiting", "started")]
-        if len(states) == 1 or (self.spec.recipe is None and "joined" not in states.values()):
-            return []
-        return [rank for rank, state in states.items() if state not in ("joined", "ended")]
+        never_meet = self.spec.recipe is None and not self._met
+        if len(states) == 1 or never_meet or "ended" in states.values():
+            return []  # a rank that has ended well had met the others, or did not need them
+        return [rank for rank, state in states.items() if state != "joined"]
 
     def _name_ranks(self, ranks: Sequence[int]) -> str:
         nodes = sorted({self.ranks[rank].node for rank in ranks})
@@ -265,7 +269,7 @@ class Supervisor:
         lost += [(self.nodes.name(node), "did not confirm the end of its ranks") for node in silent]
         first = [failure for failure in self.failures if not failure.after_stop]
         kind = "done"
-        if self._signal:
+        if self._signal and not self._failed_by_itself:
             kind = "stopped"
         elif first:
             kind = "rank_failed"
@@ -275,7 +279,7 @@ class Supervisor:
             kind = "late"
         elif self.failures:
             kind = "rank_failed"
-        again = not self.had_metric and any(f.rank == 0 and _PORT_TAKEN.search(f.tail) for f in first)
+        again = kind == "rank_failed" and any(map(self._lost_its_port, first))
         return Outcome(
             kind,
             tuple(self.failures),
@@ -287,6 +291,16 @@ class Supervisor:
             self._forced,
             self.results,
         )
+
+    def _lost_its_port(self, failure: RankExit) -> bool:
+        """Whether somebody else took the master's port before rank 0 came to it: the run had not begun, and may again."""
+        if failure.rank != 0 or 0 in self._met or self.had_metric:
+            return False
+        return bool(_PORT_TAKEN.search(failure.tail)) and str(self.plan.master_port) in failure.tail
+
+
+def _was_ended_by(failure: RankExit, signals: Sequence[int]) -> bool:
+    return failure.signal in signals or (failure.code or 0) - 128 in signals
 
 
 def _span(ranks: Sequence[int]) -> str:

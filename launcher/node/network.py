@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 SIOCGIFCONF = 0x8912
 REACH_LIMIT_S = 5.0
+ANY = "0.0.0.0"  # noqa: S104  every NIC: which one serves is to be found out
 
 
 def interfaces() -> List[Dict[str, str]]:
@@ -92,10 +93,9 @@ class MasterPort:
     """
 
     def __init__(self, port: int = 0) -> None:
-        self._sockets: List[socket.socket] = []
-        first = _listen(socket.AF_INET, "0.0.0.0", port)  # noqa: S104  every NIC: which one serves is to be found out
-        self.port: int = first.getsockname()[1]
-        self._sockets.append(first)
+        # named even when the kernel has chosen it: only a port that was asked for by number can be reserved
+        self.port = port or _free_port()
+        self._sockets = [_listen(socket.AF_INET, ANY, self.port)]
         if socket.has_ipv6:
             try:
                 self._sockets.append(_listen(socket.AF_INET6, "::", self.port))
@@ -124,6 +124,17 @@ class MasterPort:
             os.write(self._wake_writing, b"w")
             self._thread.join(REACH_LIMIT_S)
 
+    def reserve(self) -> None:
+        """Listen no longer, but stay bound until ``close``: nobody is given the port by chance in the seconds until rank 0
+        binds it, which is let in since both set SO_REUSEADDR, as every store does.
+        """
+        self._stop_answering()
+        for sock in self._sockets:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
     def take(self) -> int:
         """The listening descriptor of the port, for a store that goes on with it: who connects meanwhile only waits."""
         self._stop_answering()
@@ -136,6 +147,12 @@ class MasterPort:
             sock.close()
         os.close(self._wake_reading)
         os.close(self._wake_writing)
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((ANY, 0))
+        return int(sock.getsockname()[1])
 
 
 def _answer_one(connection: socket.socket) -> None:

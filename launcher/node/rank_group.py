@@ -51,6 +51,7 @@ class RankGroup:
         self._order: Dict[str, Any] = {}
         self._variables: Dict[str, str] = {}
         self._port: Optional[network.MasterPort] = None
+        self._reserves_port = True
         self._awaits_import = False
         self._stopping = ""
         self._kill_at: Optional[float] = None
@@ -88,7 +89,7 @@ class RankGroup:
 
         Args:
             variables: the node's environment.
-            port: the master's port, still listening; closed here before rank 0 wants it.
+            port: the master's port, still listening; left here to rank 0.
         """
         self._order, self._variables, self._port = dict(order, token=self._token), variables, port
         self._stopping, self._kill_at, self._stuck_at, self._left = "", None, None, []
@@ -135,7 +136,11 @@ class RankGroup:
         return started
 
     def _spawn(self) -> List[RankProcess]:
-        self._close_port()
+        if self._port is not None and self._reserves_port:
+            self._port.reserve()
+            self._reserves_port = False  # should a store refuse to share it, the next attempt goes without
+        else:
+            self._close_port()
         for which in self._order["ranks"]:
             rank = spawn_rank(self._order, which, self._variables, self._home)
             self._ranks[rank.rank] = rank
@@ -211,6 +216,7 @@ class RankGroup:
 
     def _end_all(self) -> None:
         """The last rank is gone: end what they left, close the logs; ``stopped`` is said when those are whole."""
+        self._close_port()
         if self._importer is not None:
             self._importer.end_store()
         self._left += self.end_leftovers()

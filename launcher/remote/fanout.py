@@ -16,7 +16,7 @@ from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox, Session, Stream
 
 #: early agents must not take the head for lost while late hosts are still being reached
-PING_EVERY_S = 2.0
+PING_EVERY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)

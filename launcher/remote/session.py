@@ -19,6 +19,8 @@ from launcher.node import wire
 from launcher.remote.bootstrap import EXIT_EARLY, EXIT_NO_PYTHON, MARK, OLDEST_AGENT_PYTHON, make_payload
 
 START_LIMIT_S = 30.0
+#: pieces of ranks' output, of 64 KiB at most, that wait for the head
+MAX_OUTPUTS = 64
 #: how long one message may wait for another one to leave
 SEND_LIMIT_S = 10.0
 READ_BYTES = 256 * 1024
@@ -66,7 +68,32 @@ class Arrival:
     signal_number: int = 0
 
 
-Inbox = queue.SimpleQueue[Arrival]
+class Inbox:
+    """Where everything arrives, in order: frames of all sessions, from their threads, and signals.
+
+    Output of ranks waits outside while too much of it is inside: the head may be slower than its ranks print, and a
+    signal must not queue behind all that.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+        self._room = threading.Semaphore(MAX_OUTPUTS)
+
+    def put(self, arrival: Arrival) -> None:
+        """Add an arrival; waits only with output of ranks."""
+        if isinstance(arrival.frame, tuple):
+            self._room.acquire()
+        self._arrivals.put(arrival)
+
+    def get(self, limit_s: float) -> Arrival | None:
+        """The next arrival; None when none comes within ``limit_s`` seconds (0: none is there)."""
+        try:
+            arrival = self._arrivals.get(timeout=limit_s) if limit_s > 0 else self._arrivals.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(arrival.frame, tuple):
+            self._room.release()
+        return arrival
 
 
 class Session:
@@ -75,6 +102,9 @@ class Session:
     Args:
         node: index of the host in the run.
         inbox: where everything that arrives goes.
+
+    Attributes:
+        heard: when something came from the node last (``time.monotonic``), whether or not the head has looked at it.
     """
 
     def __init__(self, node: int, host: Host, stream: Stream, inbox: Inbox) -> None:
@@ -84,6 +114,7 @@ class Session:
         self._inbox = inbox
         self._lock = threading.Lock()
         self._closed = False
+        self.heard = time.monotonic()
 
     def start(self, token: str, first: dict[str, Any]) -> None:
         """Bring the agent up and begin to read from it.
@@ -161,6 +192,7 @@ class Session:
                 for frame in reader.feed(data):
                     self._inbox.put(Arrival(self.node, frame))
                 data = self._stream.read(None)
+                self.heard = time.monotonic()
                 if not data:
                     lost = "the agent ended"
                     break

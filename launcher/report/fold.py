@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -41,8 +42,10 @@ class LineFold:
         # Joining a line older than the rank's own last one would turn its order round.
         after = self._last_of_rank.get(rank, -1)
         same = self._by_text.setdefault(text, [])
-        line = next((held for held in same if held.number > after), None)
-        if line is None:
+        at = bisect_right(same, after, key=lambda held: held.number)
+        if at < len(same):
+            line = same[at]
+        else:
             line = FoldedLine(self._count, text, [])
             self._count += 1
             same.append(line)
