@@ -28,7 +28,7 @@ class ModelConfig:
         trust_remote_code: whether Python code inside the model folder may run.
     """
 
-    path: str = "demo"
+    path: str = ""
     attention: str = "auto"
     trust_remote_code: bool = False
 
@@ -48,7 +48,7 @@ class DataConfig:
         on_bad_row: ``error`` refuses the file, ``skip`` leaves bad rows out and counts them.
     """
 
-    path: str = "demo"
+    path: str = ""
     eval_path: str | None = None
     eval_fraction: float = 0.1
     template: str = "auto"
@@ -239,11 +239,12 @@ def from_dict(values: dict[str, Any]) -> Recipe:
         ConfigError: with all unknown keys and wrong values at once.
     """
     problems: list[str] = []
-    recipe = _build(Recipe, values, "", problems)
-    problems += validate(recipe) if not problems else []
+    recipe: Recipe = _build(Recipe, values, "", problems)
     if problems:
         raise ConfigError("\n".join(problems), "this recipe was made by another version of dcu-launch")
-    return typing.cast(Recipe, recipe)
+    if wrong := find_wrong(to_dict(recipe)):
+        raise ConfigError("\n".join(wrong))
+    return recipe
 
 
 def _build(schema: Any, values: dict[str, Any], prefix: str, problems: list[str]) -> Any:
@@ -297,9 +298,9 @@ def describe_type(hint: Any) -> str:
     return " or ".join(words.get(typing.get_origin(m) or m, "a section of keys") for m in _members(hint))
 
 
-def validate(recipe: Recipe) -> list[str]:
-    """What is wrong with the values of a recipe, one line ``key: problem`` each, for all keys."""
-    values = dict(flatten(to_dict(recipe)))
+def find_wrong(recipe: dict[str, Any]) -> list[str]:
+    """What is wrong with the values of a whole recipe, one line ``key: problem`` each, for all keys."""
+    values = dict(flatten(recipe))
     problems = []
     for key, words in CHOICES.items():
         if values[key] not in words:
@@ -310,13 +311,13 @@ def validate(recipe: Recipe) -> list[str]:
             continue
         if not (least <= value <= most if ends else least < value < most):
             problems.append(f"{key}: expected {_range(least, most, ends)}; found {value!r}")
-    for key in ("model.path", "data.path", "checkpoint.resume"):
+    for key, what in (("model.path", "a model folder"), ("data.path", "a file or folder of rows")):
         if not str(values[key]).strip():
-            problems.append(f"{key}: expected a path; found nothing")
-    if recipe.data.max_length > recipe.train.max_tokens_per_card:
+            problems.append(f"{key}: not given; expected {what}, or demo")
+    length, room = values["data.max_length"], values["train.max_tokens_per_card"]
+    if length > room:
         problems.append(
-            f"train.max_tokens_per_card: expected at least data.max_length ({recipe.data.max_length}); "
-            f"found {recipe.train.max_tokens_per_card}"
+            f"train.max_tokens_per_card: expected at least data.max_length ({length}); found {room}"
         )
     return problems
 

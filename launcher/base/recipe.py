@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.base.config import Recipe, describe_type, flatten, from_dict, leaf_types, to_dict, validate
+from launcher.base.config import Recipe, describe_type, find_wrong, flatten, leaf_types
 from launcher.base.errors import ConfigError
 from launcher.base.variable import mask
 
@@ -51,6 +51,7 @@ _OTHER_WORDS = {
 }  # fmt: skip
 
 _PATH_KEYS = ("model.path", "data.path", "data.eval_path", "deepspeed.config", "checkpoint.resume")
+_TEXTS = (str, str | None)
 _WORDS_FOR_PATHS = ("demo", "auto", "never")
 
 
@@ -79,10 +80,8 @@ def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[
     entries = [entry for entry in entries if _check_key(entry, known, problems)]
     values = _merge(entries, problems)
     if not problems:
-        recipe = from_dict(values)
         places = {entry.key: entry.place for entry in entries}
-        problems = [f"{_place(line, places)}{line}" for line in validate(recipe)]
-        values = to_dict(recipe)
+        problems = [f"{_place(line, places)}{line}" for line in find_wrong(values)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)), "docs/training.md lists every key")
     return _resolve_paths(values)
@@ -151,7 +150,7 @@ def _walk(node: Any, values: Any, prefix: str, path: str) -> Iterator[_Entry]:
             yield from _walk(value_node, value, key + ".", path)
         elif key in sections and value is None:
             continue
-        elif is_text and (prefix == "env." or "str" in str(types.get(key, ""))):
+        elif is_text and (prefix == "env." or types.get(key) in _TEXTS):
             # as it was written: a path 010 or a variable 0x10 is no number
             yield _Entry(key, value_node.value, place)
         else:
@@ -169,12 +168,9 @@ def _read_overrides(words: Sequence[str], problems: list[str]) -> list[_Entry]:
             problems.append(f"{word}: expected key=value, as in train.max_steps=10{cure}")
             continue
         value: Any = text
-        is_plain = key.startswith("env.") and key != "env.setup"
-        if (
-            not is_plain
-            and types.get(key) is not str
-            and not ("str" in str(types.get(key)) and text != "null")
-        ):
+        is_variable = key.startswith("env.") and key != "env.setup"
+        is_text = types.get(key) is str or (types.get(key) in _TEXTS and text != "null")
+        if not is_variable and not is_text:
             try:
                 value = OmegaConf.to_container(OmegaConf.from_dotlist([f"v={text}"]))["v"]  # type: ignore[index, call-overload]
             except Exception:  # what the YAML of a value can go wrong with is an open set
@@ -280,7 +276,7 @@ def _resolve_paths(values: dict[str, Any]) -> dict[str, Any]:
     for key in _PATH_KEYS:
         section, name = key.split(".")
         value = values[section][name]
-        if not isinstance(value, str) or value in _WORDS_FOR_PATHS:
+        if not value or value in _WORDS_FOR_PATHS:
             continue
         if os.path.exists(os.path.expanduser(value)):
             values[section][name] = os.path.abspath(os.path.expanduser(value))

@@ -45,8 +45,8 @@ def test_one_rank_learns(one_rank):
     [
         (2, {}, {}),
         (4, {}, {"packing": False}),
-        (1, {"max_tokens_per_card": 100}, {"max_length": 100}),  # accumulation
-        (2, {"max_tokens_per_card": 120}, {"max_length": 120}),  # accumulation, of unlike counts over ranks
+        (1, {"max_tokens_per_card": 130}, {"max_length": 130}),  # accumulation
+        (2, {"max_tokens_per_card": 140}, {"max_length": 140}),  # accumulation, of unlike counts over ranks
     ],
     ids=["2 ranks", "4 ranks unpacked", "accumulated", "2 ranks accumulated"],
 )
