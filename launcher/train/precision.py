@@ -77,7 +77,11 @@ def choose_attention(recipe: Recipe, device: Any, dtype: Any) -> Choice:
 
 def _probe_sdpa(device: Any, dtype: Any) -> str:
     import torch
+    from transformers import utils
 
+    # transformers 4 refuses it below torch 2.1.1, alphas of 2.1 among them; 5 asks no more
+    if not getattr(utils, "is_torch_sdpa_available", lambda: True)():
+        return f"transformers does not take it with torch {torch.__version__}"
     try:
         query = torch.ones(1, 2, 8, 64, dtype=dtype, device=device, requires_grad=True)
         mask = torch.zeros(1, 1, 8, 8, dtype=dtype, device=device)
