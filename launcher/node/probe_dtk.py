@@ -72,7 +72,8 @@ def _count_pci(root: str) -> Optional[int]:
 def find_dtk(variables: Mapping[str, str], root: str = "") -> Dict[str, Any]:
     """``root`` of the DTK, ``named_by``, ``version`` (its own file's text), ``others`` that are installed, and more.
 
-    ``variables`` in the answer: those that name a root, ``installed_at``: when, in seconds since the epoch.
+    ``variables`` in the answer: those that name a root (``reals``: where each leads), ``installed_at``: when, in seconds
+    since the epoch.
     """
     named = {name: variables[name] for name in ROOT_NAMES if variables.get(name)}
     place, named_by = _root_of(named, variables)
@@ -82,6 +83,8 @@ def find_dtk(variables: Mapping[str, str], root: str = "") -> Dict[str, Any]:
     found: Dict[str, Any] = {"root": place, "named_by": named_by, "variables": named, "others": others}
     if place is None:
         return found
+    # links are followed here: /opt/dtk and the folder that it names are one
+    found["reals"] = {name: os.path.realpath(root + _plain(name, path)) for name, path in named.items()}
     found["exists"] = os.path.isdir(root + place)
     found["real"] = os.path.realpath(root + place)
     for name in VERSION_FILES:
@@ -99,16 +102,19 @@ def find_dtk(variables: Mapping[str, str], root: str = "") -> Dict[str, Any]:
 def _root_of(named: Mapping[str, str], variables: Mapping[str, str]) -> Tuple[Optional[str], Optional[str]]:
     for name in ROOT_NAMES:
         if name in named:
-            path = named[name].rstrip("/") or "/"
-            if name == "HIP_PATH" and os.path.basename(path) == "hip":
-                path = os.path.dirname(path)
-            return path, name
+            return _plain(name, named[name]), name
     for program in ("hipcc", "rocminfo"):
         for folder in variables.get("PATH", "").split(":"):
             path = os.path.join(folder, program)
             if folder and os.access(path, os.X_OK) and not os.path.isdir(path):
                 return os.path.dirname(os.path.dirname(os.path.realpath(path))), program
     return None, None
+
+
+def _plain(name: str, path: str) -> str:
+    """The root that a variable means: HIP_PATH may name a folder in it."""
+    path = path.rstrip("/") or "/"
+    return os.path.dirname(path) if name == "HIP_PATH" and os.path.basename(path) == "hip" else path
 
 
 def find_holders(variables: Mapping[str, str], root: str = "") -> Dict[str, List[str]]:

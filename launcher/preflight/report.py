@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from launcher.preflight import facts
+from launcher.preflight.facts import Card, Driver, Dtk, Library, System, Torch, empty
+
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
@@ -29,6 +32,14 @@ class NodeReport:
         setup: set-up steps that were run.
         orphans: pids of an earlier run that were ended before this one.
         unknown: what could not be found out, with the reason.
+        wheel_tags: of torch's wheel, ``cp310-cp310-linux_x86_64``.
+        variables: of the ranks' environment, those that decide how they talk to cards and each other.
+        holders: kind of library (rccl, hip) -> folders of LD_LIBRARY_PATH that hold one, in its order.
+        card_counts: cards by who was asked: kernel, smi, rocminfo.
+        processes: who uses cards; None: unknown.
+        caches: folder of compiled kernels -> when it was last written to.
+        digests: path -> a text that is equal where the content is.
+        hcas: RDMA adapter -> state of its port.
     """
 
     host: str
@@ -37,11 +48,11 @@ class NodeReport:
     python: str | None = None
     python_version: str | None = None
     python_error: str = ""
-    packages: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    packages: Mapping[str, str] = field(default_factory=empty)
     card_kind: str | None = None
     card_count: int | None = None
     visible_cards: tuple[str, ...] | None = None
-    visibility: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    visibility: Mapping[str, str] = field(default_factory=empty)
     interfaces: tuple[tuple[str, str], ...] = ()
     session_address: str | None = None
     cpus: int | None = None
@@ -52,7 +63,34 @@ class NodeReport:
     topology: Mapping[str, Any] | None = None
     setup: tuple[str, ...] = ()
     orphans: tuple[int, ...] = ()
-    unknown: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    unknown: Mapping[str, str] = field(default_factory=empty)
+    wheel_tags: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=empty)
+    variables_known: bool = False
+    driver: Driver = field(default_factory=Driver)
+    dtk: Dtk = field(default_factory=Dtk)
+    libraries: Mapping[str, Library] = field(default_factory=empty)
+    holders: Mapping[str, tuple[str, ...]] = field(default_factory=empty)
+    cards: tuple[Card, ...] = ()
+    card_counts: Mapping[str, int] = field(default_factory=empty)
+    processes: tuple[Mapping[str, Any], ...] | None = None
+    caches: Mapping[str, float] = field(default_factory=empty)
+    digests: Mapping[str, str] = field(default_factory=empty)
+    hcas: Mapping[str, str] | None = None
+    system: System = field(default_factory=System)
+    torch: Torch = field(default_factory=Torch)
+    probe_s: float | None = None
+
+    @property
+    def is_dcu(self) -> bool:
+        """Whether this is meant to be a DCU node, by whatever of it is there."""
+        return (
+            self.card_kind == "dcu"
+            or self.dtk.root is not None
+            or self.driver.hyhal is not None
+            or bool(self.driver.pci_cards)
+            or self.driver.module in ("hycu", "hydcu")
+        )
 
     @property
     def usable_cards(self) -> int | None:
@@ -90,4 +128,30 @@ def read_report(host: str, message: Mapping[str, Any]) -> NodeReport:
         setup=tuple(message.get("setup", ())),
         orphans=tuple(message.get("orphans", ())),
         unknown=MappingProxyType(dict(message.get("unknown", {}))),
+        **_read_stack(message),
     )
+
+
+def _read_stack(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Driver, DTK, libraries, cards and the rest of what decides whether ranks will work together."""
+    cards = message.get("cards") or {}
+    processes, hcas = cards.get("processes"), message.get("hcas")
+    holders = message.get("holders") or {}
+    return {
+        "wheel_tags": tuple((message.get("python") or {}).get("wheel_tags") or ()),
+        "variables": MappingProxyType(dict(message.get("variables") or {})),
+        "variables_known": "variables" in message,
+        "driver": facts.read_driver(message),
+        "dtk": facts.read_dtk(message),
+        "libraries": facts.read_libraries(message),
+        "holders": MappingProxyType({kind: tuple(folders) for kind, folders in holders.items()}),
+        "cards": facts.read_cards(message),
+        "card_counts": MappingProxyType(dict(cards.get("counts") or {})),
+        "processes": None if processes is None else tuple(processes),
+        "caches": MappingProxyType(dict(message.get("caches") or {})),
+        "digests": MappingProxyType(dict(message.get("digests") or {})),
+        "hcas": None if hcas is None else MappingProxyType({hca["name"]: hca["state"] for hca in hcas}),
+        "system": facts.read_system(message),
+        "torch": facts.read_torch(message),
+        "probe_s": message.get("probe_s"),
+    }

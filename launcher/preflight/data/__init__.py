@@ -1,0 +1,1 @@
+"""Compatibility tables, as data that a site can extend."""
