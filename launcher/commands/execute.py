@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from launcher.base.errors import LauncherError, PreflightError, StoppedError
+from launcher.base.errors import LauncherError, StoppedError
 from launcher.commands.conclude import conclude, summarize_error
+from launcher.commands.judge import judge, read_reports
 from launcher.commands.request import Request
 from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.hostfile import unique_labels
@@ -25,14 +26,12 @@ from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import signals_to
 from launcher.launch.supervise import Supervisor
-from launcher.preflight.report import NodeReport, read_report
-from launcher.preflight.rules import Wanted, find_faults
+from launcher.preflight.report import NodeReport
 from launcher.remote.fanout import open_sessions
 from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox
 
 MAX_ATTEMPTS = 3
-PREPARE_LIMIT_S = 120.0
 WAITING_EVERY_S = 5.0
 #: variables that libraries read while they are imported, where the user set nothing
 IMPORT_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
@@ -158,79 +157,6 @@ def must_exist(request: Request) -> list[str]:
     config = spec.recipe["config"]
     named = [config["model"].get("path"), config["data"].get("path"), config["data"].get("eval_path")]
     return [str(path) for path in named if path and str(path).startswith("/")]
-
-
-def read_reports(nodes: Nodes, request: Request) -> list[NodeReport]:
-    """One report of each node, in the order of node ranks."""
-    told = [time.monotonic()]
-
-    def waiting(names: list[str]) -> None:
-        if time.monotonic() - told[0] > WAITING_EVERY_S:
-            told[0] = time.monotonic()
-            click.echo(f"dcu-launch: waiting for the report of {_fold(names)}", err=True)
-
-    answers = nodes.collect("report", list(range(len(nodes))), PREPARE_LIMIT_S, waiting)
-    return [read_report(request.hosts[node].name, answers[node]["report"]) for node in range(len(nodes))]
-
-
-def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | None = None) -> None:
-    """Show what preflight found; an error that is not allowed ends the run here.
-
-    Raises:
-        PreflightError: at least one error.
-    """
-    spec = request.spec
-    findings = find_faults(reports, Wanted(spec.kind == "recipe", spec.workdir, request.hosts))
-    allowed = set(request.options["allowed"])
-    if spec.sync and folder is None:
-        allowed |= {"WORKDIR_MISSING", "PATH_MISSING"}  # a run would have brought them
-    if folder is not None:
-        rows = [
-            {
-                "level": f.level,
-                "code": f.code,
-                "hosts": list(f.hosts),
-                "message": f.message,
-                "allowed": f.code in allowed,
-            }
-            for f in findings
-        ]
-        folder.write_json("preflight.json", {"findings": rows, "allowed": sorted(allowed)})
-        folder.write_json(
-            "hosts.json",
-            [_describe(host, report) for host, report in zip(request.hosts, reports, strict=True)],
-        )
-    errors = [finding for finding in findings if finding.level == "error" and finding.code not in allowed]
-    for finding in findings:
-        if finding not in errors:
-            click.echo(f"dcu-launch: {finding.to_text()}", err=True)
-    for report in reports:
-        if report.orphans:
-            text = f"{report.host}: ended {len(report.orphans)} processes that an earlier run had left"
-            click.echo(f"dcu-launch: {text}", err=True)
-    if errors:
-        cures = list(dict.fromkeys(finding.cure for finding in errors if finding.cure))
-        raise PreflightError(
-            "\n".join(f"{finding.code}: {finding.message}" for finding in errors),
-            "\n".join([*cures, f"or let it pass: --allow {errors[0].code}"]),
-        )
-
-
-def _describe(host: Any, report: NodeReport) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "source": host.source,
-        "hostname": report.hostname,
-        "python": report.python,
-        "python_version": report.python_version,
-        "packages": dict(report.packages),
-        "card_kind": report.card_kind,
-        "card_count": report.card_count,
-        "interfaces": [list(entry) for entry in report.interfaces],
-        "setup": list(report.setup),
-        "sees_run_dir": report.sees_run_dir,
-        "unknown": dict(report.unknown),
-    }
 
 
 def plan_run(nodes: Nodes, request: Request, reports: Sequence[NodeReport], attempt: int) -> LaunchPlan:

@@ -116,7 +116,7 @@ class Nodes:
         limit_s: float,
         waiting: Callable[[list[str]], None] | None = None,
     ) -> dict[int, dict[str, Any]]:
-        """Wait for one message of a kind from each of some nodes.
+        """Wait for one message of a kind from each of some nodes; ``arrived`` in it: when, by the head's clock.
 
         Raises:
             NodeLostError: a node was lost while waiting.
@@ -128,7 +128,7 @@ class Nodes:
         for arrival in self.arrivals(start + limit_s) if nodes else ():
             frame = self._expect_frame(arrival)
             if frame is not None and arrival.node in nodes and frame["kind"] in (kind, "fault"):
-                answers[arrival.node] = frame
+                answers[arrival.node] = {**frame, "arrived": time.time()}
             if len(answers) == len(nodes):
                 break
             if waiting is not None:

@@ -4,6 +4,8 @@ Started by the bootstrap over an SSH session (or as a subprocess, or by srun). I
 gone it ends its ranks and itself. It answers the head's words:
 
     prepare  make the environment, look at the node; start the import process   -> report
+    clock    what time is it there                                             -> clock
+    look_deeper  what torch, operators say, in a process of their own          -> looked
     listen   open a port for the rendezvous                                     -> listening
     reach    try the master's addresses                                         -> reached
     order    start the ranks                  -> started, then output, event, joined, rank_exit
@@ -23,7 +25,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
-from . import environment, folder_in, folder_out, guardian, network, probe, process_tree
+from . import deep_look, environment, folder_in, folder_out, guardian, network, probe, process_tree
 from .head_line import HeadLine
 from .import_process import ImportProcess
 from .rank_group import BROKEN_GRACE_S, RankGroup
@@ -101,13 +103,6 @@ class Agent:
         kind = message["kind"]
         if kind == "ping":
             self._line.send({"kind": "pong"})
-        elif kind == "prepare":
-            self._line.lost_after = float(message.get("lost_after", self._line.lost_after))
-            self._in_thread(lambda: self._prepare(message))
-        elif kind == "listen":
-            self._listen(message)
-        elif kind == "reach":
-            self._in_thread(lambda: self._reach(message))
         elif kind == "order":
             port, self._port = self._port, None
             self._group.start(message, self._variables, port)
@@ -120,6 +115,22 @@ class Agent:
         elif kind == "end":
             self._group.stop("broken", BROKEN_GRACE_S)
             self._ending = True
+        else:
+            self._obey_before_order(message)
+
+    def _obey_before_order(self, message: Dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "prepare":
+            self._line.lost_after = float(message.get("lost_after", self._line.lost_after))
+            self._in_thread(lambda: self._prepare(message))
+        elif kind == "clock":
+            self._line.send({"kind": "clock", "time": time.time()})
+        elif kind == "look_deeper":
+            self._in_thread(lambda: deep_look.look(message, self.home, self._variables))
+        elif kind == "listen":
+            self._listen(message)
+        elif kind == "reach":
+            self._in_thread(lambda: self._reach(message))
         else:
             self._obey_about_folders(message)
 

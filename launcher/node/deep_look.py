@@ -1,0 +1,54 @@
+"""What only a process with the ranks' Python can say: torch, operators, collectives. Runs in a thread of the agent.
+
+Such a process prints facts as marked JSON lines while it finds them, so that one that crashes or hangs has told what it
+knew, and what it was trying.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Dict, List
+
+from .ask import ask
+
+MARK = "DCU-FACT "
+DEFAULT_LIMIT_S = 120.0
+#: what may be asked for -> the module that answers
+MODULES = {"torch": "launcher.train.torch_facts", "operators": "launcher.train.operators"}
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); import importlib; "
+    "sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))"
+)
+
+
+def look(message: Dict[str, Any], home: str, variables: Dict[str, str]) -> Dict[str, Any]:
+    """Run one of ``MODULES`` and return ``facts``, all its lines, and ``error`` when it did not end well.
+
+    Args:
+        message: ``what``, ``python``, ``arguments``, ``limit`` in seconds, ``defaults``: variables where unset.
+        home: the folder that holds our code.
+        variables: the ranks' environment.
+    """
+    environment = dict(message.get("defaults") or {})
+    environment.update(variables)
+    python = message.get("python") or sys.executable
+    words = [python, "-u", "-c", _PROGRAM, home, MODULES[message["what"]], *message.get("arguments", ())]
+    answer = ask(words, environment, float(message.get("limit", DEFAULT_LIMIT_S)))
+    facts = read_facts(answer.text)
+    # a traceback's last line says most; what it printed before the mark is of no use to anybody
+    return {"kind": "looked", "what": message["what"], "facts": facts, "error": answer.error[-600:]}
+
+
+def read_facts(text: str) -> List[Dict[str, Any]]:
+    """The marked lines of an output, whatever stands between them."""
+    found = []
+    for line in text.split("\n"):
+        if line.startswith(MARK):
+            try:
+                value = json.loads(line[len(MARK) :])
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                found.append(value)
+    return found
