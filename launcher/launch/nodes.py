@@ -16,6 +16,8 @@ from launcher.remote.session import Arrival, Inbox, Session
 
 PING_EVERY_S = 2.0
 TICK_S = 0.1
+#: what a node sends as soon as it can, perhaps while the head still waits for something else
+UNASKED = frozenset({"report"})
 
 
 class Nodes:
@@ -35,6 +37,7 @@ class Nodes:
         self._tick = tick
         self._looked = self._heard_at_least = time.monotonic()
         self.lost: dict[int, str] = {}
+        self._early: dict[tuple[int, str], dict[str, Any]] = {}
         self._ended = threading.Event()
         threading.Thread(target=self._ping, daemon=True, name="ping").start()
 
@@ -123,12 +126,16 @@ class Nodes:
             PreflightError: a node reported a fault, or did not answer within ``limit_s``.
             StoppedError: the head was asked to end.
         """
-        answers: dict[int, dict[str, Any]] = {}
+        answers = {node: self._early.pop((node, kind)) for node in nodes if (node, kind) in self._early}
         start = time.monotonic()
-        for arrival in self.arrivals(start + limit_s) if nodes else ():
+        for arrival in self.arrivals(start + limit_s) if len(answers) < len(nodes) else ():
             frame = self._expect_frame(arrival)
-            if frame is not None and arrival.node in nodes and frame["kind"] in (kind, "fault"):
-                answers[arrival.node] = {**frame, "arrived": time.time()}
+            if frame is not None:
+                frame = {**frame, "arrived": time.time()}
+                if arrival.node in nodes and frame["kind"] in (kind, "fault"):
+                    answers[arrival.node] = frame
+                elif frame["kind"] in UNASKED:
+                    self._early[(arrival.node, frame["kind"])] = frame
             if len(answers) == len(nodes):
                 break
             if waiting is not None:
