@@ -59,8 +59,12 @@ class Agent:
         self._ending = False
         self._terminated = False
 
-    def run(self) -> NoReturn:
-        """Serve the head until it says ``end`` or is gone; then exit, with nothing left behind."""
+    def run(self, first: bytes) -> NoReturn:
+        """Serve the head until it says ``end`` or is gone; then exit, with nothing left behind.
+
+        Args:
+            first: what has been read of the head's words already.
+        """
         process_tree.become_subreaper()
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -70,6 +74,7 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_terminated", True))
         self._selector.register(self._wake_reading, selectors.EVENT_READ, self._drain_wake)
+        self._line.feed(first)
         while not (self._ending and self._group.is_empty):
             for key, _ in self._selector.select(self._group.wait_s()):
                 key.data()
@@ -238,8 +243,12 @@ class Agent:
         os._exit(5 if self._line.gone else 0)
 
 
-def main(home: str, token: str) -> NoReturn:
-    """Start the agent on stdin and stdout; whatever prints to stdout by accident goes to stderr."""
+def main(home: str, token: str, first: bytes = b"") -> NoReturn:
+    """Start the agent on stdin and stdout; whatever prints to stdout by accident goes to stderr.
+
+    Args:
+        first: what the bootstrap has read from the head beyond the code: the head's first frames.
+    """
     reading, writing = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -247,4 +256,4 @@ def main(home: str, token: str) -> NoReturn:
     os.close(null)
     guardian.start_agent_under_guard(token)
     os.setsid()
-    Agent(home, reading, writing, token).run()
+    Agent(home, reading, writing, token).run(first)

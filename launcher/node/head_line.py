@@ -101,6 +101,10 @@ class HeadLine:
             self.lose("the head closed the session")
             return
         self._heard = time.monotonic()
+        self.feed(data)
+
+    def feed(self, data: bytes) -> None:
+        """Obey what the head has sent."""
         try:
             for frame in self._frames.feed(data):
                 if isinstance(frame, dict):

@@ -9,6 +9,7 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from .ask import ask
+from .module_folders import find_module_folders
 
 #: what is compared between nodes, or tells for which DTK and torch it was built
 PACKAGES = (
@@ -32,21 +33,30 @@ def find_python(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str,
     path, error = _choose_python(message, variables)
     if path is None:
         return {"error": error}
-    if os.path.realpath(path) == os.path.realpath(sys.executable) and os.path.dirname(
-        path
-    ) == os.path.dirname(sys.executable):
-        version, folders = platform.python_version(), list(sys.path)
-    else:
+    version = ""
+    folders: List[str] = []
+    packages: Dict[str, str] = {}
+    if _is_own(path):
+        version, folders = platform.python_version(), find_module_folders(variables)
+        packages = read_packages(folders)
+    if "torch" not in packages:
+        # another interpreter; or what a .pth file does as code has to be asked for
         answer = ask([path, "-c", _ASK_PYTHON], variables, PYTHON_LIMIT_S)
         lines = answer.text.split("\n")
         if answer.error or not re.match(r"\d+\.\d+", lines[0]):
             return {"error": "%s does not run: %s" % (path, answer.error)}
         version, folders = lines[0], lines[1:]
-    packages = read_packages(folders)
+        packages = read_packages(folders)
     found = {"path": path, "version": version, "packages": packages, "folders": folders}
     if "torch" in packages:
         found.update(read_torch_files(folders, packages["torch"]))
     return found
+
+
+def _is_own(path: str) -> bool:
+    """Whether this is the agent's own interpreter, of the same virtual environment."""
+    own = sys.executable
+    return os.path.realpath(path) == os.path.realpath(own) and os.path.dirname(path) == os.path.dirname(own)
 
 
 def _choose_python(message: Dict[str, Any], variables: Dict[str, str]) -> Tuple[Optional[str], str]:

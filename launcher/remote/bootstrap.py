@@ -1,9 +1,12 @@
 """What gets the agent running on a node that has nothing of ours: one shell line, one short program, one zip.
 
 The shell line finds an interpreter and runs the short program. That says HAVE or NEED (or OLD), after a mark, so that
-what a login shell prints before it is passed over; on NEED it reads the zip from stdin, checks it and unpacks it once
-under ``~/.cache/dcu-launch/<sha256>``; then it becomes the agent. Nothing but constants and interpreter paths stands in
-the shell line: values travel as JSON on stdin.
+what a login shell prints before it is passed over; on NEED it reads the zip from stdin and unpacks it once under
+``~/.cache/dcu-launch/<sha256>``; then it becomes the agent. Nothing but constants and interpreter paths stands in the
+shell line: values travel as JSON on stdin. Code that no run has used for 30 days is removed when other code is unpacked.
+
+The interpreter runs without ``site`` (-S) and PYTHON* variables (-E -s): the agent needs the standard library alone, and
+.pth files of a large environment cost more than all else.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import shlex
 import sys
-import zipfile
+import threading
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -26,9 +30,10 @@ EXIT_OLD_PYTHON = 99
 #: the agent's own floor; ranks need 3.10
 OLDEST_AGENT_PYTHON = (3, 8)
 
-# Valid from Python 2.7 on, so that a too old interpreter can say so.
+# Valid from Python 2.7 on, so that a too old interpreter can say so. What is there already must start quickly on all
+# nodes at once: modules that only an unpacking needs are imported there.
 _PROGRAM = """
-import hashlib, os, sys
+import os, sys, time
 def say(text):
     os.write(1, ("\\nDCU-LAUNCH " + text + "\\n").encode())
 def take(count):
@@ -42,26 +47,32 @@ def take(count):
 if sys.version_info < (3, 8):
     say("OLD %d.%d %s" % (sys.version_info[0], sys.version_info[1], sys.executable))
     os._exit(99)
-import io, shutil, stat, tempfile, zipfile
-sha = take(64).decode()
 def private(path):
     about = os.lstat(path)
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
-root = os.path.join(os.path.expanduser("~"), ".cache", "dcu-launch")
-try:
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    if not private(root) or not os.access(root, os.W_OK):
-        raise OSError
-except OSError:
+    return about.st_mode & 0o170022 == 0o040000 and about.st_uid == os.getuid()
+def usable(path):
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return private(path) and os.access(path, os.W_OK)
+    except OSError:
+        return False
+sha = take(64).decode()
+token = take(32).decode()
+first = take(int(take(8), 16))
+roots = [os.path.join(os.path.expanduser("~"), ".cache", "dcu-launch"), "/tmp/dcu-launch-code-%d" % os.getuid()]
+root = next((path for path in roots if usable(path)), None)
+if root is None:
+    import tempfile
     root = tempfile.mkdtemp(prefix="dcu-launch-")
 home = os.path.join(root, sha)
 if os.path.isdir(home) and private(home):
     say("HAVE")
+    if time.time() - os.stat(home).st_mtime > 86400:
+        os.utime(home)
 else:
     say("NEED")
     packed = take(int(take(8), 16))
-    if not hashlib.sha256(packed).hexdigest() == sha:
-        os._exit(98)
+    import io, shutil, tempfile, zipfile
     aside = tempfile.mkdtemp(dir=root)
     zipfile.ZipFile(io.BytesIO(packed)).extractall(aside)
     os.chmod(aside, 0o755)
@@ -69,52 +80,88 @@ else:
         os.rename(aside, home)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
-token = take(32).decode()
+    for name in os.listdir(root):
+        try:
+            if time.time() - os.lstat(os.path.join(root, name)).st_mtime > 30 * 86400:
+                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        except OSError:
+            pass
 sys.path.insert(0, home)
 sys.dont_write_bytecode = False
 from launcher.node.agent import main
-main(home, token)
+main(home, token, first)
 """
 
 
-@dataclass(frozen=True, slots=True)
 class Payload:
-    """The zip of ``launcher/`` and its sha256 in hex."""
+    """Our own package as it is sent to nodes that do not have it yet.
 
-    sha256: str
-    packed: bytes
+    Attributes:
+        sha256: names the code: of all file names and contents, in hex.
+    """
 
-    @property
-    def greeting(self) -> bytes:
-        """What the program reads first: which code is wanted."""
-        return self.sha256.encode("ascii")
+    def __init__(self, files: Sequence[tuple[str, bytes]]) -> None:
+        digest = hashlib.sha256()
+        for name, content in files:
+            digest.update(b"%s\0%d\0" % (name.encode(), len(content)))
+            digest.update(content)
+        self.sha256 = digest.hexdigest()
+        self._files = files
+        self._lock = threading.Lock()
+        self._packed = b""
 
-    @property
+    def greeting(self, token: str, first: bytes) -> bytes:
+        """What the program reads first: which code is wanted, the run's token, the first words for the agent."""
+        return self.sha256.encode("ascii") + token.encode("ascii") + b"%08x" % len(first) + first
+
     def delivery(self) -> bytes:
-        """What it reads after NEED: length in 8 hex digits, then the zip."""
-        return b"%08x" % len(self.packed) + self.packed
+        """What it reads after NEED: length in 8 hex digits, then a zip; packed when a node first needs it, and once."""
+        with self._lock:
+            if not self._packed:
+                self._packed = _pack(self._files)
+            return b"%08x" % len(self._packed) + self._packed
+
+
+def _pack(files: Sequence[tuple[str, bytes]]) -> bytes:
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for name, content in files:
+            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
 
 
 @cache
 def make_payload() -> Payload:
-    """Zip our own package, the same bytes each time for the same sources."""
+    """Read our own package. Call it once before threads do: each would read it anew."""
     package = Path(__file__).resolve().parent.parent
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for path in sorted(package.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith("."):
-                name = (Path("launcher") / path.relative_to(package)).as_posix()
-                archive.writestr(
-                    zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), path.read_bytes(), zipfile.ZIP_DEFLATED
-                )
-    packed = buffer.getvalue()
-    return Payload(hashlib.sha256(packed).hexdigest(), packed)
+    return Payload(sorted(_read_files(str(package), "launcher")))
 
 
+def _read_files(folder: str, name: str) -> Iterator[tuple[str, bytes]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name == "__pycache__":
+                continue
+            if entry.is_dir():
+                yield from _read_files(entry.path, f"{name}/{entry.name}")
+            elif entry.is_file():
+                with open(entry.path, "rb") as file:
+                    yield f"{name}/{entry.name}", file.read()
+
+
+@cache
 def program() -> str:
-    """The short program as one line for ``python -c``: base64, since every login shell quotes in its own way."""
+    """The short program as words for ``python``: base64, since every login shell quotes in its own way.
+
+    ``sys.path[0]`` is the folder that the shell starts in: a module of the user's there must not come before Python's own.
+    """
     packed = base64.b64encode(zlib.compress(_PROGRAM.encode("ascii"), 9)).decode("ascii")
-    return f'exec(__import__("zlib").decompress(__import__("base64").b64decode("{packed}")))'
+    return (
+        "import sys;sys.path[:1]=[];import binascii,zlib;"
+        f'exec(zlib.decompress(binascii.a2b_base64("{packed}")))'
+    )
 
 
 def interpreters(python: str | None) -> list[str]:
@@ -123,11 +170,12 @@ def interpreters(python: str | None) -> list[str]:
     return [*named, sys.executable, "python3", "python"]
 
 
+@cache
 def shell_line(python: str | None) -> str:
     """One line that any login shell (sh, bash, zsh, csh, fish) hands to sh unchanged."""
     find = (
         'for p in "$@"; do case $p in "~/"*) p=$HOME/${p#"~/"};; esac; '
-        'command -v "$p" >/dev/null 2>&1 && exec "$p" -u -c "$0"; done; '
+        'command -v "$p" >/dev/null 2>&1 && exec "$p" -E -s -S -u -c "$0"; done; '
         f'echo; echo "DCU-LAUNCH NONE $*"; exit {EXIT_NO_PYTHON}'
     )
     return " ".join(

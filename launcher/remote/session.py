@@ -50,6 +50,9 @@ class Stream(Protocol):
     def last_words(self) -> str:
         """The end of what the program wrote to stderr, and its exit code when it has one."""
 
+    def why_refused(self) -> UnreachableError | None:
+        """For a carrier that is a program of its own (``ssh``): that it never got there, and why; None otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -121,19 +124,19 @@ class Session:
 
         Args:
             token: 32 hex characters that name this run on the node.
-            first: the first message; it travels with the code, without waiting.
+            first: the first message; it travels ahead, so that an agent whose code is there starts without waiting.
 
         Raises:
             UnreachableError: no agent came up; the message says what the host answered instead.
         """
         payload = make_payload()
         try:
-            self._stream.write(payload.greeting)
+            self._stream.write(payload.greeting(token, wire.pack_message(first)))
             word, rest = self._read_word()
-            parcel = payload.delivery if word == "NEED" else b""
-            self._stream.write(parcel + token.encode("ascii") + wire.pack_message(first))
+            if word == "NEED":
+                self._stream.write(payload.delivery())
         except OSError as error:
-            raise UnreachableError(
+            raise self._stream.why_refused() or UnreachableError(
                 f"{self.host.name}: the session broke while the agent started: {error}"
             ) from None
         threading.Thread(
@@ -157,7 +160,9 @@ class Session:
             if mark and newline:
                 return self._judge(line.decode("utf-8", "replace")), rest
             if not data:
-                raise UnreachableError(f"{self.host.name}: {self._explain_end(before)}")
+                raise self._stream.why_refused() or UnreachableError(
+                    f"{self.host.name}: {self._explain_end(before)}"
+                )
             seen = seen[-65536:]
 
     def _judge(self, line: str) -> str:
