@@ -62,11 +62,15 @@ def pack_folder(folder: Path, more_patterns: Sequence[str] = ()) -> Iterator[Par
         except OSError as error:
             raise UsageError(f"--sync: {error.filename or folder}: {error.strerror}") from None
         file.flush()
-        parcel = Parcel(file, file.tell(), "", len(names))
+        parcel = Parcel(file, file.tell(), "", sum(not _is_folder(folder / name) for name in names))
         digest = hashlib.sha256()
         for piece in parcel.pieces(1 << 20):
             digest.update(piece)
         yield replace(parcel, sha256=digest.hexdigest())
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _write_archive(file: IO[bytes], folder: Path, names: Sequence[str]) -> None:

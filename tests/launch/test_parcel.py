@@ -64,7 +64,7 @@ def test_pieces_make_the_whole(folder: Path):
         data = b"".join(parcel.pieces(7))
         assert data == b"".join(parcel.pieces(1 << 20))
         assert (len(data), hashlib.sha256(data).hexdigest()) == (parcel.size, parcel.sha256)
-        assert parcel.num_files == 9
+        assert parcel.num_files == 6
 
 
 def test_same_files_same_bytes(folder: Path):
