@@ -16,6 +16,7 @@ from launcher.base.errors import LauncherError
 #: verb -> (module, name of its click command, one line of help); loaded only when used
 VERBS = {
     "run": ("launcher.commands.run", "run", "the whole pipeline (what happens without a verb)"),
+    "check": ("launcher.commands.check", "check", "preflight alone: what would fail, and the cure"),
     "hosts": ("launcher.commands.hosts", "hosts", "parse and print the hostfile"),
     "env": ("launcher.commands.env", "env", "which variable goes to which host, and why"),
     "constraints": (

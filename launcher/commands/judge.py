@@ -87,8 +87,12 @@ def merge_torch_facts(facts: Sequence[Mapping[str, Any]], error: str) -> dict[st
     return {**merged, "operations": operations}
 
 
-def wanted_of(request: Request) -> Wanted:
-    """What the rules need to know of the request."""
+def wanted_of(request: Request, with_config: bool = False) -> Wanted:
+    """What the rules need to know of the request.
+
+    Args:
+        with_config: also look at the recipe's settings, of which the ranks of a run speak themselves.
+    """
     spec = request.spec
     script = ""
     if spec.kind == "script":
@@ -104,6 +108,7 @@ def wanted_of(request: Request) -> Wanted:
         script=script,
         ranks_per_host=spec.ranks_per_host,
         compat=compat,
+        config=(spec.recipe or {}).get("config", {}) if with_config else {},
     )
 
 

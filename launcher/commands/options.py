@@ -10,6 +10,7 @@ import click
 VERB_HELP = """\b
 Verbs (first word; without one: run):
   run          the whole pipeline
+  check        preflight alone: what would fail on these hosts, and the cure
   hosts        parse and print the hostfile; --example
   env          which variable goes to which host, and why
   constraints  a pip file that keeps this node's torch

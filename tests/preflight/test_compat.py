@@ -35,8 +35,8 @@ def test_drivers(driver, dtk, word):
 
 def test_a_site_changes_single_values_and_adds_rows(tmp_path):
     file = tmp_path / "site.json"
-    file.write_text(json.dumps({"dtk": {"25.04.2": {"driver": {"minimum": "6.3.13"}}, "25.04.4": {"driver": {}}},
-                                "needs": [{"package": "transformers", "from": "4.50", "torch": "2.1", "why": ""}]}))  # fmt: skip
+    file.write_text(json.dumps({"dtk": {"25.04.2": {"driver": {"minimum": "6.3.13"}}, "25.04.4": {}},
+                                "needs": [{"package": "transformers", "from": "4.50", "torch": "2.1"}]}))  # fmt: skip
     table = merge_tables([read_site_table(str(file))])
     assert judge_driver(table, "6.3.13-V1.12.0a", "25.04.2").word == "unknown"
     assert judge_driver(table, "6.3.14", "25.04.2").word == "good"

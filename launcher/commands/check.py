@@ -1,0 +1,162 @@
+"""``dcu-launch check``: preflight alone. Sessions, reports, findings, one table; no rank is started. Runs on the head."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from launcher.commands.options import ENV_OPTIONS, HOST_OPTIONS, REMOTE_OPTIONS, RunCommand, shared_options
+
+SCHEMA_VERSION = 1
+
+
+@click.command(
+    cls=RunCommand,
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@shared_options(HOST_OPTIONS)
+@click.option("-m", "as_module", is_flag=True, help="TARGET is a module, as in python -m.")
+@click.option(
+    "--workdir", metavar="DIR", help="Working folder of the ranks on every node; default: this one."
+)
+@click.option("--python", metavar="PATH", help="Interpreter of the ranks.")
+@shared_options(ENV_OPTIONS)
+@click.option("--deepspeed", metavar="FILE", help="This file too must be the same on all nodes.")
+@click.option(
+    "--master-addr", "master_address", metavar="ADDR", help="Address of the first node for the others."
+)
+@click.option("--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="Default: a free one.")
+@click.option("--allow", "allowed", multiple=True, metavar="CODE", help="Do not fail for a finding.")
+@click.option(
+    "--compat",
+    multiple=True,
+    metavar="FILE",
+    help="A site's own compatibility table (JSON) over the built-in one.",
+)
+@click.option(
+    "--no-torch-check",
+    "no_torch_check",
+    is_flag=True,
+    help="Do not import torch on the nodes: quicker; libraries, cards and arithmetic are then not tried.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead (docs/findings.md).")
+@shared_options(REMOTE_OPTIONS)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [ARGS]...")
+def check(**options: Any) -> int:
+    """Say why a run on these hosts would fail, before it does: versions, libraries, cards, network, files.
+
+    With TARGET, what that recipe or script needs is checked as well. Exit code 3 if there is an error.
+    """
+    return run_check(options)
+
+
+def run_check(options: Mapping[str, Any]) -> int:
+    """Look at all nodes and tell; returns 0, or 3 when an error is not allowed."""
+    from launcher.commands.execute import open_nodes
+    from launcher.commands.judge import (
+        allowed_codes,
+        ask_torch,
+        make_reports,
+        read_messages,
+        wanted_of,
+    )
+    from launcher.hosts.hostfile import unique_labels
+    from launcher.launch.signals import signals_to
+    from launcher.preflight.comparison import FIELDS, compare
+    from launcher.preflight.rules import find_faults
+    from launcher.remote.session import Inbox
+
+    request = read_check_request(options)
+    inbox = Inbox()
+    with signals_to(inbox), open_nodes(request, inbox, None) as nodes:
+        messages = read_messages(nodes)
+        if not options["no_torch_check"]:
+            ask_torch(nodes, messages)
+        reports = make_reports(messages, request)
+        findings = find_faults(reports, wanted_of(request, with_config=True))
+        findings = sort_findings([*findings, *try_meeting(nodes, request, reports)])
+    allowed = allowed_codes(request, is_run=False)
+    comparisons = [compare(field, reports) for field in FIELDS]
+    hosts = unique_labels(request.hosts)
+    code = 3 if any(finding.level == "error" and finding.code not in allowed for finding in findings) else 0
+    if options["as_json"]:
+        click.echo(
+            json.dumps(to_json(hosts, comparisons, findings, allowed, code), ensure_ascii=False, indent=1)
+        )
+        return code
+    from launcher.report.check_table import ansi_paint, no_paint, show_check
+
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    text = show_check(comparisons, hosts, findings, allowed, ansi_paint if colored else no_paint)
+    click.echo(text, nl=False)
+    return code
+
+
+def read_check_request(options: Mapping[str, Any]) -> Any:
+    """The request of a run with these options; without TARGET nothing is asked of a node but to work."""
+    from launcher.commands.request import read_request
+    from launcher.commands.run import run
+
+    usual = run.make_context("check", []).params
+    merged = {**usual, **options, "start": "spawn"}
+    if options["words"] or options["as_module"]:
+        return read_request(merged)
+    return read_request({**merged, "words": ("-",), "as_module": True})
+
+
+def try_meeting(nodes: Any, request: Any, reports: Sequence[Any]) -> list[Any]:
+    """Whether every node reaches the first: a finding where one does not."""
+    from launcher.base.errors import PreflightError
+    from launcher.launch.meeting import arrange_meeting
+    from launcher.preflight.finding import make_finding
+
+    if len(request.hosts) == 1:
+        return []
+    try:
+        arrange_meeting(nodes, request.spec, request.hosts, reports, request.spec.master_port)
+    except PreflightError as error:
+        blamed = [host.name for host in request.hosts if f"{host.name} cannot reach" in error.message]
+        text = error.message.replace("\n", "; ")
+        return [make_finding("MASTER_UNREACHABLE", blamed or [request.hosts[0].name], text)]
+    return []
+
+
+def sort_findings(findings: Sequence[Any]) -> list[Any]:
+    """Errors first."""
+    from launcher.preflight.finding import LEVELS
+
+    return sorted(findings, key=lambda finding: LEVELS.index(finding.level))
+
+
+def to_json(
+    hosts: Sequence[str],
+    comparisons: Sequence[Any],
+    findings: Sequence[Any],
+    allowed: frozenset[str],
+    code: int,
+) -> dict[str, Any]:
+    """What ``--json`` prints; its schema is in ``launcher/preflight/data/check.schema.json``."""
+    return {
+        "version": SCHEMA_VERSION,
+        "exit": code,
+        "hosts": list(hosts),
+        "comparisons": [
+            {
+                "field": result.field.key,
+                "state": result.state,
+                "majority": result.majority,
+                "values": dict(zip(hosts, result.values, strict=True)),
+            }
+            for result in comparisons
+        ],
+        "findings": [{**finding.to_dict(), "allowed": finding.code in allowed} for finding in findings],
+    }
