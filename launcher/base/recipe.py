@@ -27,7 +27,7 @@ DEMO: dict[str, Any] = {
     "lora": {
         "r": 8, "alpha": 16, "dropout": 0.0, "targets": ["all"], "modules_to_save": ["embed_tokens", "lm_head"],
     },
-    "train": {"max_steps": 20, "global_batch_size": 8, "learning_rate": 5e-3, "warmup_ratio": 0.1},
+    "train": {"max_steps": 20, "global_batch_size": 8, "learning_rate": 3e-3, "warmup_ratio": 0.1},
 }  # fmt: skip
 
 #: words of other trainers -> our keys, for "did you mean"
