@@ -75,7 +75,7 @@ def _is_folder(path: Path) -> bool:
 
 def _write_archive(file: IO[bytes], folder: Path, names: Sequence[str]) -> None:
     with (
-        gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=5, mtime=0) as packed,
+        gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name in names:

@@ -6,9 +6,12 @@ the very same files from an earlier run gets nothing.
 
 from __future__ import annotations
 
+import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from launcher.hosts.target import fold_names
 from launcher.launch.nodes import Nodes
 from launcher.launch.parcel import Parcel, pack_folder
 from launcher.node.wire import PIECE_BYTES, WINDOW_BYTES
+from launcher.remote.session import Arrival
 
 LOOK_LIMIT_S = 30.0
 #: nodes that are sent to at a time
@@ -54,16 +58,42 @@ def sync_folder(
     if not blind:
         return []
     inside = Path(run_dir).relative_to(folder) if Path(run_dir).is_relative_to(folder) else None
-    with (
-        pack_folder(folder, [f"/{inside}/"] if inside else []) as parcel,
-        _Sending(nodes, parcel) as sending,
-    ):
+    with ExitStack() as stack:
+        parcel = _pack(nodes, folder, [f"/{inside}/"] if inside else [], stack)
+        sending = stack.enter_context(_Sending(nodes, parcel))
         lacking = [node for node in blind if states[node]["has"] != parcel.sha256]
         if lacking:
             sending.send(lacking, target, ["runs", *([inside.parts[0]] if inside else [])])
             size = f"{parcel.num_files} files, {parcel.size / 1024 / 1024:.1f} MiB packed"
             tell(f"brought {folder} ({size}) to {fold_names(nodes.name(node) for node in lacking)}")
     return lacking
+
+
+def _pack(nodes: Nodes, folder: Path, patterns: list[str], stack: ExitStack) -> Parcel:
+    """Pack in a thread: the nodes must hear of us meanwhile, and Ctrl-C must be heard."""
+    outcome: queue.SimpleQueue[Parcel | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            outcome.put(stack.enter_context(pack_folder(folder, patterns)))
+        except BaseException as error:  # raised again below, in the thread that waits for it
+            outcome.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    while outcome.empty():
+        for arrival in nodes.arrivals(time.monotonic() + 0.05):
+            _check_end(nodes, arrival)
+    done = outcome.get()
+    if isinstance(done, BaseException):
+        raise done
+    return done
+
+
+def _check_end(nodes: Nodes, arrival: Arrival) -> None:
+    if arrival.signal_number:
+        raise StoppedError("stopped while a folder was brought to the nodes", arrival.signal_number)
+    if arrival.lost:
+        raise NodeLostError(f"lost {nodes.name(arrival.node)}: {arrival.lost}")
 
 
 class _Sending:
@@ -105,18 +135,13 @@ class _Sending:
         waiting = set(lacking)
         faults: list[str] = []
         for arrival in self._nodes.arrivals():
-            if arrival.signal_number:
-                raise StoppedError("stopped while a folder was brought to the nodes", arrival.signal_number)
-            if arrival.lost:
-                raise NodeLostError(f"lost {self._nodes.name(arrival.node)}: {arrival.lost}")
+            _check_end(self._nodes, arrival)
             if isinstance(arrival.frame, dict) and self._hear(arrival.node, arrival.frame, faults):
                 waiting.discard(arrival.node)
                 if not waiting:
                     break
         if faults:
-            raise PreflightError(
-                "\n".join(faults), "another place on the nodes can be named with --workdir"
-            )
+            raise PreflightError("\n".join(faults), "another place on the nodes can be named with --workdir")
 
     def _hear(self, node: int, frame: dict[str, Any], faults: list[str]) -> bool:
         """Whether the node has done, well or badly."""
