@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.base.config import Recipe, from_dict
+from launcher.base.config import ModelConfig, Recipe, TrainConfig
 from launcher.base.errors import ConfigError, LauncherError, UsageError
 from launcher.train.main import import_stack
-from launcher.train.model import check_paths, load_model, load_model_config, load_tokenizer
+from launcher.train.model import CARD, check_paths, load_model, load_model_config, load_tokenizer
 from launcher.train.precision import choose_attention, choose_precision, torch_dtype
-from launcher.train.result import CARD
 from launcher.train.rows import Turn
 from launcher.train.template import choose_template, encode_question, end_ids
 from launcher.train.world import write_error
@@ -47,10 +46,10 @@ def generate(
     path = model_path or str(card.get("base", ""))
     if not path:
         raise ConfigError(f"{adapter}: its {CARD} names no base model", "--model MODEL")
-    recipe = from_dict({
-        "model": {"path": path, "trust_remote_code": trust_remote_code},
-        "train": {"precision": precision, "seed": int(card.get("seed", 42))},
-    })  # fmt: skip
+    recipe = Recipe(
+        model=ModelConfig(path=path, trust_remote_code=trust_remote_code),
+        train=TrainConfig(precision=precision, seed=int(card.get("seed", 42))),
+    )
     check_paths(recipe, with_rows=False)
     if adapter and not (Path(adapter) / "adapter_config.json").is_file():
         raise ConfigError(f"{adapter}: no adapter_config.json: not an adapter folder")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.base.config import Recipe, warn_learning_rate
 from launcher.base.errors import ConfigError, UsageError
@@ -17,14 +17,12 @@ from launcher.train.methods import Tuned, apply_method, check_method
 from launcher.train.metrics import MetricsFile
 from launcher.train.model import load_model, load_model_config, load_tokenizer
 from launcher.train.optimizer_state import named_trainable, restore
+from launcher.train.order import Order, versions
 from launcher.train.pack import steps_per_epoch
 from launcher.train.precision import choose_attention, choose_precision, load_dtype, torch_dtype
 from launcher.train.result import write_result
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
-
-if TYPE_CHECKING:
-    from launcher.train.main import Order
 
 
 def run_job(order: Order, world: World, device: Any, channel: Channel, stop: StopFlag) -> bool:
@@ -96,8 +94,6 @@ def _count_steps(recipe: Recipe, data: RunData) -> int:
 
 
 def _facts(order: Order) -> dict[str, Any]:
-    from launcher.train.main import versions
-
     return {"run": order.run, "config_hash": order.config_hash, "versions": versions()}
 
 

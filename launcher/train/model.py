@@ -18,6 +18,9 @@ TOKENIZER_FILES = (
     "merges.txt", "vocab.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
 
+#: beside a result: base, template and end marks, so that ``generate`` asks as training did
+CARD = "dcu_launch.json"
+
 
 def check_paths(recipe: Recipe, with_rows: bool = True) -> None:
     """Refuse paths that are not there, before anything heavy is imported; raises ConfigError with all of them."""

@@ -8,11 +8,8 @@ from typing import Any
 
 from launcher.train.checkpoint import write_folder
 from launcher.train.loop import Setup
-from launcher.train.model import copy_model_config, copy_tokenizer
+from launcher.train.model import CARD, copy_model_config, copy_tokenizer
 from launcher.train.template import end_ids
-
-#: beside the adapter or model: how questions were put, for ``generate``
-CARD = "dcu_launch.json"
 
 
 def write_result(setup: Setup, dtype: Any) -> Path:
