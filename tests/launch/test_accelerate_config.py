@@ -159,7 +159,7 @@ mixed_precision: fp8
 use_cpu: maybe
 fsdp_config: {fsdp_version: 2}
 megatron_lm_config: {megatron_lm_tp_degree: 2}
-fp8_config: {backend: TE}
+fp8_config: {backend: MSAMP}
 tpu_use_cluster: true
 mixed_precission: bf16
 dynamo_config: {dynamo_mode: fast, dynamo_nothing: 1}
