@@ -67,9 +67,9 @@ def _places_of_cards(
 ) -> tuple[list[_Place | None], str]:
     """NUMA node and PCI address of each local rank's card."""
     nowhere: list[_Place | None] = [None] * num_ranks
-    cards = (report.topology or {}).get("cards")
-    if not cards or len(cards) != report.card_count:
-        return nowhere, "its cards cannot be told apart by PCI address"
+    cards = _find_cards(report)
+    if not cards:
+        return nowhere, "its cards cannot be told apart"
     visible = visible_cards(report, host, card_variables)
     if visible is None:
         return nowhere, "the variables that choose its cards do not name them by number"
@@ -77,12 +77,21 @@ def _places_of_cards(
         return nowhere, f"{num_ranks} ranks share {len(visible)} cards"
     places: list[_Place | None] = []
     for number in visible[:num_ranks]:
-        card = cards[number]
-        places.append((card["node"], card["address"]) if card["node"] in nodes else None)
-    unknown = [
-        cards[number]["address"] for number, place in zip(visible, places, strict=False) if place is None
-    ]
+        node, address = cards[number]
+        places.append((node, address) if node is not None and node in nodes else None)
+    unknown = [cards[number][1] for number, place in zip(visible, places, strict=False) if place is None]
     return places, f"the NUMA node of card {', '.join(unknown)} is unknown" if unknown else ""
+
+
+def _find_cards(report: NodeReport) -> list[tuple[int | None, str]]:
+    """NUMA node and address of each card by its number: as the kernel says, else as hy-smi or nvidia-smi do; or nothing."""
+    kernel = (report.topology or {}).get("cards") or []
+    if kernel and len(kernel) == report.card_count:
+        return [(card["node"], str(card["address"])) for card in kernel]
+    told = sorted(report.cards, key=lambda card: card.index)
+    if [card.index for card in told] == list(range(report.card_count or 0)):
+        return [(card.numa, card.pci or str(card.index)) for card in told]
+    return []
 
 
 def visible_cards(report: NodeReport, host: Host, card_variables: Mapping[str, str]) -> list[int] | None:

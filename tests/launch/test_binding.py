@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from launcher.hosts.host import Host
 from launcher.launch.binding import bind_ranks, visible_cards
 from launcher.node.numa import read_topology
+from launcher.preflight.facts import Card
 from launcher.preflight.report import NodeReport
 from tests.node.sysfs import HOSTS, add_adapters, add_kfd_cards, add_nodes, pci_address
 
@@ -84,6 +86,18 @@ def test_without_cards_ranks_are_spread_in_blocks(tmp_path: Path):
         assert nodes_of(bind_ranks(facts, HOST, num_ranks, {})[0]) == nodes
 
 
+def test_cards_that_only_a_tool_lists(tmp_path: Path):
+    add_nodes(tmp_path, 8)
+    told = tuple(Card(index, numa=node, pci=pci_address(index)) for index, node in enumerate(HOSTS["bw1000"]))
+    bindings, _ = bind_ranks(replace(report(tmp_path, cards=8), cards=told[::-1]), HOST, 8, {})
+    assert nodes_of(bindings) == list(HOSTS["bw1000"])
+    assert bindings[0].card == pci_address(0)
+    gap = replace(report(tmp_path, cards=8), cards=told[:7])
+    assert bind_ranks(gap, HOST, 8, {})[1] == "not bound: its cards cannot be told apart"
+    silent = replace(report(tmp_path, cards=8), cards=tuple(Card(index) for index in range(8)))
+    assert nodes_of(bind_ranks(silent, HOST, 8, {})[0]) == [None] * 8
+
+
 def test_unknown_nodes_of_single_cards(tmp_path: Path):
     add_nodes(tmp_path, 2)
     add_kfd_cards(tmp_path, (1, -1, 5))  # node 5 has no CPU that ranks may use
@@ -98,7 +112,7 @@ def test_unknown_nodes_of_single_cards(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("cards", "num_ranks", "why"),
-    [(8, 2, "its cards cannot be told apart by PCI address"), (2, 4, "4 ranks share 2 cards")],
+    [(8, 2, "its cards cannot be told apart"), (2, 4, "4 ranks share 2 cards")],
 )
 def test_no_binding_where_card_and_rank_do_not_match(tmp_path: Path, cards, num_ranks, why):
     add_nodes(tmp_path, 2)
