@@ -78,6 +78,8 @@ def _places_of_cards(
     places: list[_Place | None] = []
     for number in visible[:num_ranks]:
         node, address = cards[number]
+        if node is None and len(nodes) == 1:
+            (node,) = nodes  # firmware of machines with one NUMA node often does not name it
         places.append((node, address) if node is not None and node in nodes else None)
     unknown = [cards[number][1] for number, place in zip(visible, places, strict=False) if place is None]
     return places, f"the NUMA node of card {', '.join(unknown)} is unknown" if unknown else ""
@@ -146,9 +148,11 @@ def _count(cpus: str) -> int:
 
 
 def _describe(bindings: Sequence[RankBinding | None], why: str) -> str:
-    shown = " ".join("-" if binding is None else str(binding.node) for binding in bindings)
     if all(binding is None for binding in bindings):
         return f"not bound: {why}"
+    shown = " ".join("-" if binding is None else str(binding.node) for binding in bindings)
+    if len(bindings) == 1:
+        return f"local rank 0 on NUMA node {shown}"
     return f"local ranks 0-{len(bindings) - 1} on NUMA nodes {shown}" + (
         f" (-: not bound, {why})" if why else ""
     )

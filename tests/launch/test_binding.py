@@ -110,6 +110,15 @@ def test_unknown_nodes_of_single_cards(tmp_path: Path):
     )
 
 
+def test_one_numa_node_is_everybodys(tmp_path: Path):
+    add_nodes(tmp_path, 1)
+    add_kfd_cards(tmp_path, (-1, -1))
+    bindings, told = bind_ranks(report(tmp_path, cards=2), HOST, 2, {})
+    assert nodes_of(bindings) == [0, 0]
+    assert told == "local ranks 0-1 on NUMA nodes 0 0"
+    assert bind_ranks(report(tmp_path, cards=2), HOST, 1, {})[1] == "local rank 0 on NUMA node 0"
+
+
 @pytest.mark.parametrize(
     ("cards", "num_ranks", "why"),
     [(8, 2, "its cards cannot be told apart"), (2, 4, "4 ranks share 2 cards")],
