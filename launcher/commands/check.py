@@ -48,6 +48,11 @@ SCHEMA_VERSION = 1
     is_flag=True,
     help="Do not import torch on the nodes: quicker; libraries, cards and arithmetic are then not tried.",
 )
+@click.option(
+    "--ops",
+    is_flag=True,
+    help="Try each operator of training on each card, forward and backward, against float64.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead (docs/findings.md).")
 @shared_options(REMOTE_OPTIONS)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [ARGS]...")
@@ -61,44 +66,55 @@ def check(**options: Any) -> int:
 
 def run_check(options: Mapping[str, Any]) -> int:
     """Look at all nodes and tell; returns 0, or 3 when an error is not allowed."""
-    from launcher.commands.execute import open_nodes
-    from launcher.commands.judge import (
-        allowed_codes,
-        ask_torch,
-        make_reports,
-        read_messages,
-        wanted_of,
-    )
+    from launcher.commands.judge import allowed_codes
     from launcher.hosts.hostfile import unique_labels
-    from launcher.launch.signals import signals_to
     from launcher.preflight.comparison import FIELDS, compare
-    from launcher.preflight.rules import find_faults
-    from launcher.remote.session import Inbox
 
     request = read_check_request(options)
-    inbox = Inbox()
-    with signals_to(inbox), open_nodes(request, inbox, None) as nodes:
-        messages = read_messages(nodes)
-        if not options["no_torch_check"]:
-            ask_torch(nodes, messages)
-        reports = make_reports(messages, request)
-        findings = find_faults(reports, wanted_of(request, with_config=True))
-        findings = sort_findings([*findings, *try_meeting(nodes, request, reports)])
+    reports, findings, operators = look_at_nodes(request, options)
     allowed = allowed_codes(request, is_run=False)
     comparisons = [compare(field, reports) for field in FIELDS]
     hosts = unique_labels(request.hosts)
     code = 3 if any(finding.level == "error" and finding.code not in allowed for finding in findings) else 0
     if options["as_json"]:
-        click.echo(
-            json.dumps(to_json(hosts, comparisons, findings, allowed, code), ensure_ascii=False, indent=1)
-        )
+        told = to_json(hosts, comparisons, findings, allowed, code)
+        told["probe_s"] = {host: report.probe_s for host, report in zip(hosts, reports, strict=True)}
+        if operators:
+            told["operators"] = dict(zip(hosts, operators, strict=True))
+        click.echo(json.dumps(told, ensure_ascii=False, indent=1))
         return code
     from launcher.report.check_table import ansi_paint, no_paint, show_check
+    from launcher.report.operator_table import show_operators
 
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     text = show_check(comparisons, hosts, findings, allowed, ansi_paint if colored else no_paint)
-    click.echo(text, nl=False)
+    click.echo(show_operators(hosts, operators) + text, nl=False)
     return code
+
+
+def look_at_nodes(
+    request: Any, options: Mapping[str, Any]
+) -> tuple[list[Any], list[Any], list[dict[str, Any]]]:
+    """Reports of all nodes, all findings, errors first, and what nodes said of operators, if asked."""
+    from launcher.commands.execute import open_nodes
+    from launcher.commands.judge import ask_operators, ask_torch, make_reports, read_messages, wanted_of
+    from launcher.hosts.hostfile import unique_labels
+    from launcher.launch.signals import signals_to
+    from launcher.preflight.rules import find_faults
+    from launcher.preflight.rules_operators import judge_operators
+    from launcher.remote.session import Inbox
+
+    inbox = Inbox()
+    wanted = wanted_of(request, with_config=True)  # a table that is wrong is told before any host is reached
+    with signals_to(inbox), open_nodes(request, inbox, None) as nodes:
+        messages = read_messages(nodes)
+        if not options["no_torch_check"]:
+            ask_torch(nodes, messages)
+        reports = make_reports(messages, request)
+        operators = ask_operators(nodes, messages, ()) if options["ops"] else []
+        findings = [*find_faults(reports, wanted), *try_meeting(nodes, request, reports)]
+    findings += judge_operators(unique_labels(request.hosts), operators)
+    return reports, sort_findings(findings), operators
 
 
 def read_check_request(options: Mapping[str, Any]) -> Any:

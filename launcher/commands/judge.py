@@ -22,6 +22,8 @@ from launcher.preflight.rules import Finding, Wanted, find_faults
 
 PREPARE_LIMIT_S = 120.0
 TORCH_LIMIT_S = 120.0
+#: many small cases, one that compiles among them
+OPERATORS_LIMIT_S = 900.0
 WAITING_EVERY_S = 5.0
 
 
@@ -70,6 +72,42 @@ def ask_torch(nodes: Nodes, messages: Sequence[dict[str, Any]]) -> None:
         )
     for node, answer in nodes.collect("looked", asked, TORCH_LIMIT_S + 10).items():
         messages[node]["torch"] = merge_torch_facts(answer["facts"], answer["error"])
+
+
+def ask_operators(
+    nodes: Nodes, messages: Sequence[dict[str, Any]], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Have each node that has torch try the operators of training on its cards; of each node rows, choices, error."""
+    asked = [
+        node
+        for node, message in enumerate(messages)
+        if "torch" in (message.get("python") or {}).get("packages", ())
+    ]
+    for node in asked:
+        is_dcu = read_report("", messages[node]).is_dcu
+        nodes.send(
+            node,
+            {
+                "kind": "look_deeper",
+                "what": "operators",
+                "python": messages[node]["python"]["path"],
+                "arguments": list(names),
+                "limit": OPERATORS_LIMIT_S,
+                "defaults": dict(DCU_DEFAULTS) if is_dcu else {},
+            },
+        )
+    answers = nodes.collect("looked", asked, OPERATORS_LIMIT_S + 10)
+    found = []
+    for node in range(len(messages)):
+        facts = answers[node]["facts"] if node in answers else []
+        found.append(
+            {
+                "rows": [fact["operator"] for fact in facts if "operator" in fact],
+                "choices": [fact["choice"] for fact in facts if "choice" in fact],
+                "error": answers[node]["error"] if node in answers else "no torch",
+            }
+        )
+    return found
 
 
 def merge_torch_facts(facts: Sequence[Mapping[str, Any]], error: str) -> dict[str, Any]:

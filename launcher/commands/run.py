@@ -96,6 +96,9 @@ from launcher.commands.options import (
     help="fork: import the training stack once a node and fork the ranks; auto: recipes on nodes without cards.",
 )
 @click.option("--allow", "allowed", multiple=True, metavar="CODE", help="Let a finding of preflight pass.")
+@click.option(
+    "--compat", multiple=True, metavar="FILE", help="A site's own compatibility table (docs/findings.md)."
+)
 @shared_options(REMOTE_OPTIONS)
 @click.option(
     "--dry-run", is_flag=True, help="Print the plan; =nodes asks the nodes and prints the very plan of a run."

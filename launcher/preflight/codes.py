@@ -149,14 +149,7 @@ CODES = {
     "RCCL_COMPILED_OTHER": Code(WARNING, "load the RCCL of the DTK that torch was built for"),
     "CARD_OPERATION_FAILED": Code(ERROR, "align DTK, driver and torch; then look into dmesg for that card"),
     "TORCH_CHECK_INCOMPLETE": Code(WARNING, "run dcu-launch check --ops on that node alone"),
-    # check --ops and --comm
+    # check --ops
     "OPERATOR_WRONG": Code(WARNING, "do not train with it on this card; recipes choose another way"),
     "OPERATOR_CRASHED": Code(WARNING, "do not train with it on this card; recipes choose another way"),
-    "COLLECTIVE_FAILED": Code(
-        ERROR, "compare NCCL_SOCKET_IFNAME and NCCL_IB_HCA with the adapters of both nodes"
-    ),
-    "COLLECTIVE_HUNG": Code(
-        ERROR, "compare NCCL_SOCKET_IFNAME and NCCL_IB_HCA with the adapters of both nodes"
-    ),
-    "COLLECTIVE_SLOW": Code(WARNING, "see which adapter that node uses: NCCL_DEBUG=INFO, NCCL_IB_HCA"),
 }

@@ -149,6 +149,12 @@ def test_a_clock_that_is_90_seconds_off(dcu):
     ]
 
 
+def test_an_address_of_the_master_that_nobody_reaches(dcu):
+    dcu.heal()
+    exit_code, findings = check(dcu, "--master-addr", "10.77.99.99")
+    assert (exit_code, findings) == (3, [("error", "MASTER_UNREACHABLE", [dcu.names[1]])])
+
+
 def test_the_table_folds_equal_nodes_and_marks_what_differs(dcu):
     dcu.plant(2, {"transformers": "4.44.2"}, rccl=21903)
     cwd = dcu.folder / "empty"
