@@ -99,3 +99,13 @@ def test_the_schema_needs_the_standard_library_alone():
         "sys.exit(str(new) if new else 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_the_reference_lists_every_key_with_its_default():
+    lines = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip(" `") for cell in line.split("|")[1:3]] for line in lines if line.startswith("| `")]
+    documented = {key: default for key, default in cells if key in leaf_types()}
+    defaults = {
+        key: json.dumps(value).strip('"') if value != "" else "-" for key, value in flatten(to_dict(Recipe()))
+    }
+    assert documented == defaults
