@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.hosts.host import Host
-from launcher.preflight.report import NodeReport
+
+if TYPE_CHECKING:  # --dry-run has no reports, and starts without them
+    from launcher.preflight.report import NodeReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from launcher.base.env import DCU_DEFAULTS, EnvPlan
 from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.binding import RankBinding, bind_ranks
 from launcher.launch.order import LaunchPlan, Meeting, NodeOrder, RankOrder, RunSpec
-from launcher.preflight.report import NodeReport
+
+if TYPE_CHECKING:  # --dry-run has no reports, and starts without them
+    from launcher.preflight.report import NodeReport
 
 #: replaced by the agent with the folder that holds the head's own code
 CODE_FOLDER = "@launcher@"
