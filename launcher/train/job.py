@@ -15,7 +15,7 @@ from launcher.train.loop import Progress, Setup, has_experts, run_loop
 from launcher.train.loss import Objective, can_use_places
 from launcher.train.methods import Tuned, apply_method, check_method
 from launcher.train.metrics import MetricsFile
-from launcher.train.model import load_model, load_model_config, load_tokenizer
+from launcher.train.model import check_tokenizer, load_model, load_model_config, load_tokenizer
 from launcher.train.optimizer_state import named_trainable, restore
 from launcher.train.order import Order, versions
 from launcher.train.pack import steps_per_epoch
@@ -30,13 +30,13 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     recipe = order.recipe
     _check_same(order.config_hash, device)
     data, config, precision = agree(lambda: _read_rows(recipe, device), device)
+    warnings = [warn_learning_rate(recipe), check_tokenizer(recipe.model.path, data.template.tokenizer)]
     tuned, stored_dtype, notes = agree(lambda: _read_model(recipe, config, device, precision.value), device)
     if world.is_main:
-        rate = warn_learning_rate(recipe)
         for message in (*data.messages, f"precision {precision.value}: {precision.reason}", *notes):
             channel.note(message)
-        if rate:
-            channel.warn(rate)
+        for message in filter(None, warnings):
+            channel.warn(message)
     accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
     objective = Objective(tuned.causal.to(device), can_use_places(tuned.causal, device))
     optimizer = make_optimizer(recipe, tuned.causal, device)

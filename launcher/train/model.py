@@ -83,6 +83,25 @@ def load_tokenizer(path: str, trust_remote_code: bool = False) -> Any:
         ) from error
 
 
+def check_tokenizer(path: str, tokenizer: Any) -> str:
+    """A warning where transformers reads a tokenizer in another way than its own file says; else nothing.
+
+    transformers 5 takes the rules of some model types in place of those in tokenizer.json.
+    """
+    from tokenizers import Tokenizer  # comes with transformers
+
+    file = demo_file("tokenizer.json") if path == "demo" else Path(path) / "tokenizer.json"
+    if not file.is_file():
+        return ""
+    text = "Total 1234, it's 中文 text;  \n\tx=3.14"
+    if (
+        Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
+        == (tokenizer(text, add_special_tokens=False)["input_ids"])
+    ):
+        return ""
+    return f"{path}: {type(tokenizer).__name__} makes other tokens of a text than its tokenizer.json does"
+
+
 def load_model_config(recipe: Recipe, tokenizer: Any) -> Any:
     """The model's own config.json as transformers reads it, without any weights."""
     if recipe.model.path == "demo":

@@ -256,3 +256,23 @@ def test_copies_that_would_train_apart_are_found(ranks, model_dir, rows_file, tm
     ran = ranks.end(recipe(model_dir, rows_file), tmp_path / "run", 2, code=code)
     assert ran.codes == [1, 1]
     assert "the ranks would train apart: Accelerate says rank 0 of 1" in ran.outputs[1]
+
+
+def test_a_tokenizer_that_is_read_in_another_way_than_its_file_says_is_warned_of(model_dir, monkeypatch):
+    from launcher.train.model import check_tokenizer, load_tokenizer
+
+    tokenizer = load_tokenizer(str(model_dir))
+    assert check_tokenizer(str(model_dir), tokenizer) == ""
+    monkeypatch.setattr(type(tokenizer), "__call__", lambda self, text, **options: {"input_ids": [1]})
+    assert "makes other tokens of a text than its tokenizer.json does" in check_tokenizer(
+        str(model_dir), tokenizer
+    )
+
+
+def test_half_precision_trains_packed_rows_about_as_float32(ranks, model_dir, rows_file, tmp_path):
+    losses = {}
+    for name in ("fp32", "bf16"):
+        config = recipe(model_dir, rows_file, train={"precision": name})
+        losses[name] = ranks.train(config, tmp_path / name, 2).losses
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=5e-3)
+    assert losses["bf16"] != losses["fp32"]
