@@ -50,3 +50,9 @@ def test_on_hosts(lab, lab_path, transport):
     assert "OWN" not in facts[1]["env"]
     for host in (1, 2):
         assert lab.run(host, ["ls", "/tmp/pwn"]).returncode != 0
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork"])
+def test_local_rank_stands_behind_the_arguments(tmp_path: Path, start):
+    facts = facts_here(tmp_path, "--nproc", "2", "--start", start, "--local-rank-arg", "facts.py", "--x", "")
+    assert [told["argv"] for told in facts] == [["--x", "", "--local_rank=0"], ["--x", "", "--local_rank=1"]]
