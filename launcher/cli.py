@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
-
 from launcher import __version__
 from launcher.base.errors import LauncherError
+
+TYPE_CHECKING = False  # typing's own takes longer to import than all of this
+if TYPE_CHECKING:
+    import click
 
 #: verb -> (module, name of its click command, one line of help); loaded only when used
 VERBS = {
@@ -29,12 +31,32 @@ VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; no user's mistake ends in a traceback."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    verb = words.pop(0) if words and words[0] in VERBS else "run"
     try:
-        if words[:1] == ["--version"]:
-            click.echo(f"dcu-launch {__version__}")
-            return 0
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except LauncherError as error:
+        _tell(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 141
+    except Exception:  # what nobody foresaw is a bug of ours, and says so
+        import traceback
+
+        sys.stderr.write(traceback.format_exc())
+        sys.stderr.write("dcu-launch: internal error: this is a bug, please report it with the lines above\n")
+        return 70
+
+
+def _run(words: list[str]) -> int:
+    # imported here, not above: Ctrl-C at any moment after the first lines of this file ends in 130, without a traceback
+    import click
+
+    verb = words.pop(0) if words and words[0] in VERBS else "run"
+    if words[:1] == ["--version"]:
+        click.echo(f"dcu-launch {__version__}")
+        return 0
+    try:
         code = _command(verb).main(
             words, prog_name=f"dcu-launch {verb}".removesuffix(" run"), standalone_mode=False
         )
@@ -42,21 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except LauncherError as error:
-        _tell(error)
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
         return 130
-    except BrokenPipeError:
-        return 141
-    except Exception:  # what nobody foresaw is a bug of ours, and says so
-        import traceback
-
-        click.echo(traceback.format_exc(), err=True)
-        click.echo(
-            "dcu-launch: internal error: this is a bug, please report it with the lines above", err=True
-        )
-        return 70
 
 
 def _command(verb: str) -> click.Command:
@@ -68,6 +77,8 @@ def _command(verb: str) -> click.Command:
 
 
 def _tell(error: LauncherError) -> None:
+    import click
+
     for number, line in enumerate(error.message.split("\n")):
         click.echo(f"dcu-launch: error: {line}" if number == 0 else f"  {line}", err=True)
     for line in error.hint.split("\n") if error.hint else ():

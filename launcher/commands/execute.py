@@ -30,6 +30,7 @@ from launcher.preflight.report import NodeReport
 from launcher.remote.fanout import open_sessions
 from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox
+from launcher.report.lasting import outlast_readers
 
 MAX_ATTEMPTS = 3
 WAITING_EVERY_S = 5.0
@@ -39,6 +40,7 @@ IMPORT_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "
 
 def execute(request: Request, only_plan: bool) -> int:
     """Run the request; with ``only_plan`` print the plan and start nothing. Returns the exit code."""
+    outlast_readers()
     inbox = Inbox()
     with signals_to(inbox):
         if only_plan:

@@ -32,12 +32,13 @@ class FaultyRun:
         program: Python, after ``PRELUDE``; calls ``up()``.
         words: options of dcu-launch.
         hosts: how many.
+        hostfile: instead of one line a host.
         name: folder of the run below the test's, for tests with two runs.
     """
 
     def __init__(
         self, lab: Lab, folder: Path, program: str, *words: str, hosts: int = 2, slots: int = 2, name: str = "run",
-        arguments: Sequence[str] = (), before: Sequence[str] = (), **popen: Any,
+        hostfile: str = "", arguments: Sequence[str] = (), before: Sequence[str] = (), **popen: Any,
     ) -> None:  # fmt: skip
         self.lab = lab
         self.hosts = list(range(1, hosts + 1))
@@ -45,7 +46,8 @@ class FaultyRun:
         self.folder = folder / name
         self.folder.mkdir()
         lab.up(hosts)
-        (self.folder / "hosts").write_text("".join(f"{lab.name(i)} slots={slots}\n" for i in self.hosts))
+        lines = "".join(f"{lab.name(i)} slots={slots}\n" for i in self.hosts)
+        (self.folder / "hosts").write_text(hostfile or lines)
         (self.folder / "program.py").write_text(PRELUDE + program)
         launch = ["dcu-launch", "--hosts", "hosts", "--run-dir", "out", *words, "program.py", *arguments]
         with open(self.folder / "said", "wb") as said:
