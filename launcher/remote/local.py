@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -58,7 +59,8 @@ class ProcessStream:
         data = os.read(self._complaints, READ_BYTES)
         self._stderr = (self._stderr + data)[-KEPT_STDERR:]
         if not data:
-            self._poll.unregister(self._complaints)
+            with contextlib.suppress(KeyError):  # its end was met before, by the other reader of it
+                self._poll.unregister(self._complaints)
         return bool(data)
 
     def write(self, data: bytes) -> None:
