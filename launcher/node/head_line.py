@@ -14,6 +14,8 @@ from typing import Any, Callable, Dict
 from . import wire
 
 LOST_AFTER_S = 10.0
+#: a gap between two looks at the clock that tells of a stall of our own
+STALLED_S = 2.5
 #: beyond so much unsent output, ranks' lines for the terminal are dropped (or ranks are not read, see ``RankGroup``)
 OUT_BUFFER_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 256 * 1024
@@ -48,7 +50,7 @@ class HeadLine:
         self._obey, self._take, self._lose = obey, take, lose
         self._frames = wire.FrameReader()
         self._out = bytearray()
-        self._heard = time.monotonic()
+        self._heard = self._looked = time.monotonic()
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
         selector.register(reading, selectors.EVENT_READ, self._read)
@@ -71,7 +73,11 @@ class HeadLine:
         self._put(wire.pack_output(rank, data))
 
     def watch(self, now: float) -> None:
-        """See whether the head has been silent for too long."""
+        """See whether the head has been silent for too long; called at least twice a second."""
+        if now - self._looked > STALLED_S:
+            # this node itself stood still (memory, disk): so did whatever brings the head's words, and they may be waiting
+            self._heard = now
+        self._looked = now
         if not self.gone and now - self._heard > self.lost_after:
             self.lose("no word from the head for %.0f s" % (now - self._heard))
 
