@@ -69,7 +69,8 @@ def learning_rate_usual(reports: Sequence[NodeReport], wanted: Wanted) -> list[F
     """The learning rate is near what the method usually takes."""
     if not wanted.recipe or not wanted.config:
         return []
-    from launcher.base.config import from_dict, warn_learning_rate
+    from launcher.base.config import from_dict
+    from launcher.base.learning_rate import warn_learning_rate
 
     warning = warn_learning_rate(from_dict(dict(wanted.config)))
     hosts = [report.host for report in reports]

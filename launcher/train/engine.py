@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.base.config import Recipe, pick_learning_rate
+from launcher.base.config import Recipe
+from launcher.base.learning_rate import pick_learning_rate
 from launcher.train.features import adamw_options
 from launcher.train.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from launcher.base.config import Recipe, warn_learning_rate
+from launcher.base.config import Recipe
 from launcher.base.errors import ConfigError, UsageError
 from launcher.train import checkpoint
 from launcher.train.channel import Channel
@@ -30,13 +30,13 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     recipe = order.recipe
     _check_same(order.config_hash, device)
     data, config, precision = agree(lambda: _read_rows(recipe, device), device)
-    warnings = [warn_learning_rate(recipe), check_tokenizer(recipe.model.path, data.template.tokenizer)]
+    warning = check_tokenizer(recipe.model.path, data.template.tokenizer)
     tuned, stored_dtype, notes = agree(lambda: _read_model(recipe, config, device, precision.value), device)
     if world.is_main:
         for message in (*data.messages, f"precision {precision.value}: {precision.reason}", *notes):
             channel.note(message)
-        for message in filter(None, warnings):
-            channel.warn(message)
+        if warning:
+            channel.warn(warning)
     accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
     objective = Objective(tuned.causal.to(device), can_use_places(tuned.causal, device))
     optimizer = make_optimizer(recipe, tuned.causal, device)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from launcher.base.config import Recipe, pick_learning_rate
+from launcher.base.config import Recipe
+from launcher.base.learning_rate import pick_learning_rate
 from launcher.train import checkpoint
 from launcher.train.channel import Channel
 from launcher.train.data import RunData, make_batch
@@ -131,14 +132,22 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
     progress.step, progress.tokens = step, progress.tokens + tokens.count_tokens(rows)
     progress.stop = progress.stop or any(values[1] for values in seen)
     progress.save = any(values[2] for values in seen)
-    slowest = max(range(len(seen)), key=lambda rank: seen[rank][3])
-    step_s = time.perf_counter() - started
+    return _describe_step(setup, progress, rows, seen, {"lr": rate, "grad_norm": norm, "step_s": started})
+
+
+def _describe_step(
+    setup: Setup, progress: Progress, rows: list[int], seen: list[list[float]], known: dict[str, float]
+) -> dict[str, Any]:
+    """The row of figures about a step; ``step_s`` comes in as the time it began."""
+    tokens, step_s = setup.data.train, time.perf_counter() - known["step_s"]
+    num_tokens, num_labels = tokens.count_tokens(rows), tokens.count_labels(rows)
+    per_epoch = steps_per_epoch(len(tokens.rows), setup.recipe.train.global_batch_size)
     row = {
-        "loss": sum(values[0] for values in seen) / tokens.count_labels(rows), "lr": rate, "grad_norm": norm,
-        "tokens": tokens.count_tokens(rows), "label_tokens": tokens.count_labels(rows), "rows": len(rows),
-        "tokens_per_s": tokens.count_tokens(rows) / step_s, "step_s": step_s,
-        "epoch": step / steps_per_epoch(len(tokens.rows), batch_size), "tokens_total": progress.tokens,
-        "data_wait_s": max(values[4] for values in seen), "slowest_rank": slowest, "time": time.time(),
+        **known, "loss": sum(values[0] for values in seen) / num_labels,
+        "tokens": num_tokens, "label_tokens": num_labels, "rows": len(rows), "tokens_per_s": num_tokens / step_s,
+        "step_s": step_s, "epoch": progress.step / per_epoch, "tokens_total": progress.tokens,
+        "data_wait_s": max(values[4] for values in seen),
+        "slowest_rank": max(range(len(seen)), key=lambda rank: seen[rank][3]), "time": time.time(),
     }  # fmt: skip
     if setup.device.type == "cuda":
         row["memory_gib"] = torch.cuda.max_memory_allocated(setup.device) / 2**30

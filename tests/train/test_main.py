@@ -251,8 +251,11 @@ def test_such_steps_are_left_out_by_policy_and_never_the_best(ranks, model_dir, 
 
 
 def test_copies_that_would_train_apart_are_found(ranks, model_dir, rows_file, tmp_path):
-    # what Accelerate does on CPUs with torchrun's variables alone
-    code = "import accelerate; accelerate.PartialState = lambda cpu: None"
+    # what Accelerate 1.15 says on CPUs with torchrun's variables alone
+    code = (
+        "import accelerate, types; accelerate.Accelerator = lambda **kwargs: "
+        "types.SimpleNamespace(process_index=0, num_processes=1, is_main_process=True)"
+    )
     ran = ranks.end(recipe(model_dir, rows_file), tmp_path / "run", 2, code=code)
     assert ran.codes == [1, 1]
     assert "the ranks would train apart: Accelerate says rank 0 of 1" in ran.outputs[1]
