@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -53,6 +54,19 @@ SCHEMA_VERSION = 1
     is_flag=True,
     help="Try each operator of training on each card, forward and backward, against float64.",
 )
+@click.option(
+    "--comm",
+    is_flag=True,
+    help="Make a correct all-reduce over all ranks, within a limit, and measure its bandwidth.",
+)
+@click.option(
+    "--comm-limit",
+    type=click.FloatRange(min=1),
+    default=20.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for the first all-reduce once all ranks are there.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead (docs/findings.md).")
 @shared_options(REMOTE_OPTIONS)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TARGET] [ARGS]...")
@@ -71,7 +85,8 @@ def run_check(options: Mapping[str, Any]) -> int:
     from launcher.preflight.comparison import FIELDS, compare
 
     request = read_check_request(options)
-    reports, findings, operators = look_at_nodes(request, options)
+    looked = look_at_nodes(request, options)
+    reports, findings, operators = looked.reports, looked.findings, looked.operators
     allowed = allowed_codes(request, is_run=False)
     comparisons = [compare(field, reports) for field in FIELDS]
     hosts = unique_labels(request.hosts)
@@ -81,21 +96,32 @@ def run_check(options: Mapping[str, Any]) -> int:
         told["probe_s"] = {host: report.probe_s for host, report in zip(hosts, reports, strict=True)}
         if operators:
             told["operators"] = dict(zip(hosts, operators, strict=True))
+        if looked.bandwidths:
+            told["bandwidths"] = looked.bandwidths
         click.echo(json.dumps(told, ensure_ascii=False, indent=1))
         return code
     from launcher.report.check_table import ansi_paint, no_paint, show_check
-    from launcher.report.operator_table import show_operators
+    from launcher.report.operator_table import show_bandwidths, show_operators
 
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     text = show_check(comparisons, hosts, findings, allowed, ansi_paint if colored else no_paint)
-    click.echo(show_operators(hosts, operators) + text, nl=False)
+    click.echo(show_operators(hosts, operators) + show_bandwidths(looked.bandwidths) + text, nl=False)
     return code
 
 
-def look_at_nodes(
-    request: Any, options: Mapping[str, Any]
-) -> tuple[list[Any], list[Any], list[dict[str, Any]]]:
-    """Reports of all nodes, all findings, errors first, and what nodes said of operators, if asked."""
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """Reports of all nodes, all findings, errors first; what nodes said of operators and collectives, if asked."""
+
+    reports: list[Any]
+    findings: list[Any]
+    operators: list[dict[str, Any]]
+    bandwidths: list[dict[str, Any]]
+
+
+def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
+    """Ask all nodes and judge."""
+    from launcher.commands.collectives import run_collectives
     from launcher.commands.execute import open_nodes
     from launcher.commands.judge import ask_operators, ask_torch, make_reports, read_messages, wanted_of
     from launcher.hosts.hostfile import unique_labels
@@ -112,9 +138,13 @@ def look_at_nodes(
             ask_torch(nodes, messages)
         reports = make_reports(messages, request)
         operators = ask_operators(nodes, messages, ()) if options["ops"] else []
-        findings = [*find_faults(reports, wanted), *try_meeting(nodes, request, reports)]
-    findings += judge_operators(unique_labels(request.hosts), operators)
-    return reports, sort_findings(findings), operators
+        meeting, findings = try_meeting(nodes, request, reports)
+        findings += [*find_faults(reports, wanted), *judge_operators(unique_labels(request.hosts), operators)]
+        bandwidths: list[dict[str, Any]] = []
+        if options["comm"] and meeting is not None:
+            bandwidths, failures = run_collectives(nodes, request, reports, meeting, options["comm_limit"])
+            findings += failures
+    return Looked(reports, sort_findings(findings), operators, bandwidths)
 
 
 def read_check_request(options: Mapping[str, Any]) -> Any:
@@ -129,21 +159,18 @@ def read_check_request(options: Mapping[str, Any]) -> Any:
     return read_request({**merged, "words": ("-",), "as_module": True})
 
 
-def try_meeting(nodes: Any, request: Any, reports: Sequence[Any]) -> list[Any]:
-    """Whether every node reaches the first: a finding where one does not."""
+def try_meeting(nodes: Any, request: Any, reports: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Where ranks would meet, or None and a finding where a node does not reach the first one."""
     from launcher.base.errors import PreflightError
     from launcher.launch.meeting import arrange_meeting
     from launcher.preflight.finding import make_finding
 
-    if len(request.hosts) == 1:
-        return []
     try:
-        arrange_meeting(nodes, request.spec, request.hosts, reports, request.spec.master_port)
+        return arrange_meeting(nodes, request.spec, request.hosts, reports, request.spec.master_port), []
     except PreflightError as error:
         blamed = [host.name for host in request.hosts if f"{host.name} cannot reach" in error.message]
         text = error.message.replace("\n", "; ")
-        return [make_finding("MASTER_UNREACHABLE", blamed or [request.hosts[0].name], text)]
-    return []
+        return None, [make_finding("MASTER_UNREACHABLE", blamed or [request.hosts[0].name], text)]
 
 
 def sort_findings(findings: Sequence[Any]) -> list[Any]:

@@ -131,6 +131,8 @@ class Agent:
         elif kind == "clock":
             self._line.send({"kind": "clock", "time": time.time()})
         elif kind == "look_deeper":
+            if message.get("frees_port"):
+                self._close_port()
             self._in_thread(lambda: deep_look.look(message, self.home, self._variables))
         elif kind == "listen":
             self._listen(message)
@@ -181,10 +183,13 @@ class Agent:
                 return  # the ranks start as processes of their own, and tell what is wrong with it
             self._group.adopt(importer)
 
-    def _listen(self, message: Dict[str, Any]) -> None:
+    def _close_port(self) -> None:
         if self._port is not None:
             self._port.close()
             self._port = None
+
+    def _listen(self, message: Dict[str, Any]) -> None:
+        self._close_port()
         wanted = int(message.get("port", 0))
         try:
             self._port = network.MasterPort(wanted)
@@ -233,8 +238,7 @@ class Agent:
             self._done_jobs.pop(0)()
 
     def _leave(self) -> NoReturn:
-        if self._port is not None:
-            self._port.close()
+        self._close_port()
         self._group.close()
         self._line.send({"kind": "ended"})
         self._line.drain(within_s=2.0)

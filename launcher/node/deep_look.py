@@ -15,7 +15,11 @@ from .ask import ask
 MARK = "DCU-FACT "
 DEFAULT_LIMIT_S = 120.0
 #: what may be asked for -> the module that answers
-MODULES = {"torch": "launcher.train.torch_facts", "operators": "launcher.train.operators"}
+MODULES = {
+    "torch": "launcher.train.torch_facts",
+    "operators": "launcher.train.operators",
+    "collectives": "launcher.train.collectives",
+}
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); import importlib; "
     "sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))"

@@ -152,4 +152,11 @@ CODES = {
     # check --ops
     "OPERATOR_WRONG": Code(WARNING, "do not train with it on this card; recipes choose another way"),
     "OPERATOR_CRASHED": Code(WARNING, "do not train with it on this card; recipes choose another way"),
+    # check --comm
+    "COLLECTIVE_FAILED": Code(
+        ERROR, "compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and NCCL_IB_HCA with the node's adapters"
+    ),
+    "COLLECTIVE_HUNG": Code(
+        ERROR, "look at that rank's node: its card, its adapter, a firewall between ports of ranks"
+    ),
 }

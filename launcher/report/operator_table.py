@@ -53,3 +53,14 @@ def _fold(where: Sequence[str]) -> str:
     for device, hosts in by_device.items():
         by_hosts.setdefault(fold_names(hosts), []).append(device)
     return ", ".join(f"{hosts} {','.join(devices)}" for hosts, devices in by_hosts.items())
+
+
+def show_bandwidths(bandwidths: Sequence[Mapping[str, Any]]) -> str:
+    """Bus bandwidth of all-reduce by size, in the convention of rccl-tests: 2 (n - 1) / n of size / time; empty without."""
+    if not bandwidths:
+        return ""
+    lines = [f"all-reduce over all ranks ({bandwidths[0]['backend']})", "      bytes     time us   bus GB/s"]
+    lines += [
+        f"{row['bytes']:11d} {row['seconds'] * 1e6:11.1f} {row['bus_gb_s']:10.3f}" for row in bandwidths
+    ]
+    return "\n".join([*lines, "", ""])

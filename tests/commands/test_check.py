@@ -14,7 +14,7 @@ from launcher.preflight.finding import make_finding
 from launcher.preflight.report import read_report
 from launcher.preflight.rules_operators import judge_operators
 from launcher.report.check_table import fold_messages, group_nodes, show_check
-from launcher.report.operator_table import show_operators
+from launcher.report.operator_table import show_bandwidths, show_operators
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "launcher" / "preflight" / "data" / "check.schema.json").read_text())
@@ -158,3 +158,15 @@ def test_operators_become_findings_and_a_table(state, codes):
     assert "operators on a[1-2] cuda:0,cuda:1\n" in text
     assert f"matmul  ?        ?        {state}\n" in text
     assert "recipes choose fp16 (bf16 is wrong) and sdpa attention (a probe works)" in text
+
+
+def test_bandwidths_are_a_table_and_hold_to_the_schema():
+    rows = [{"bytes": 1 << 20, "seconds": 0.001, "bus_gb_s": 1.5729, "backend": "nccl"}]
+    assert show_bandwidths(rows).splitlines() == [
+        "all-reduce over all ranks (nccl)",
+        "      bytes     time us   bus GB/s",
+        "    1048576      1000.0      1.573",
+        "",
+    ]
+    assert show_bandwidths([]) == ""
+    hold({**to_json([], [], [], frozenset(), 0), "bandwidths": rows, "probe_s": {"a": 0.01}}, SCHEMA)

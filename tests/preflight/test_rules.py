@@ -22,7 +22,13 @@ CASES = Path(__file__).parents[1] / "cases"
 FOLDERS = sorted(path for path in CASES.iterdir() if path.is_dir() and path.name != "smi")
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("*.json"))]
 #: found by what a verb does itself, not by a rule over reports
-OF_VERBS = {"MASTER_UNREACHABLE", "OPERATOR_WRONG", "OPERATOR_CRASHED"}
+OF_VERBS = {
+    "MASTER_UNREACHABLE",
+    "OPERATOR_WRONG",
+    "OPERATOR_CRASHED",
+    "COLLECTIVE_FAILED",
+    "COLLECTIVE_HUNG",
+}
 
 
 def patch(message, changes):
