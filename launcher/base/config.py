@@ -111,7 +111,7 @@ class TrainConfig:
         max_steps: optimizer steps; 0: as many as ``epochs`` needs.
         epochs: passes over the rows, when ``max_steps`` is 0.
         global_batch_size: rows a step over all ranks: more ranks change the time, not the training.
-        max_tokens_per_card: tokens a card computes at once; what does not fit is accumulated.
+        max_tokens_per_card: tokens a rank computes at once, the rest is accumulated; null: 8192, or one row on a CPU.
         learning_rate: the highest; null takes the method's usual one.
         warmup_ratio: share of the steps in which the rate rises to it.
         max_grad_norm: gradients are scaled down to this norm; 0: never.
@@ -126,7 +126,7 @@ class TrainConfig:
     max_steps: int = 0
     epochs: float = 3.0
     global_batch_size: int = 16
-    max_tokens_per_card: int = 8192
+    max_tokens_per_card: int | None = None
     learning_rate: float | None = None
     scheduler: str = "cosine"
     warmup_ratio: float = 0.03
@@ -312,7 +312,7 @@ def find_wrong(recipe: dict[str, Any]) -> list[str]:
         if not str(values[key]).strip():
             problems.append(f"{key}: not given; expected {what}, or demo")
     length, room = values["data.max_length"], values["train.max_tokens_per_card"]
-    if length > room:
+    if room is not None and length > room:
         problems.append(
             f"train.max_tokens_per_card: expected at least data.max_length ({length}); found {room}"
         )

@@ -16,6 +16,8 @@ from launcher.train.template import Encoded, Template, choose_template, encode_r
 
 #: a packed sequence is about this long: one long dense mask costs more than several of these
 SEQUENCE_LENGTH = 1024
+#: tokens of a micro-batch where the recipe leaves it open
+CARD_TOKENS, CPU_TOKENS = 8192, 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,14 @@ def describe_tokens(train: Tokens, held: Tokens, template: str) -> str:
     )
 
 
-def make_limits(recipe: Recipe, *sets: Tokens) -> PackLimits:
-    """How rows are packed, from the recipe and the longest row that is there."""
+def make_limits(recipe: Recipe, on_card: bool, *sets: Tokens) -> PackLimits:
+    """How rows are packed, from the recipe, the device and the longest row that is there."""
     longest = max((max(tokens.lengths, default=1) for tokens in sets), default=1)
-    length = max(longest, min(SEQUENCE_LENGTH, recipe.train.max_tokens_per_card))
-    return PackLimits(recipe.train.max_tokens_per_card, length, recipe.data.packing)
+    room = recipe.train.max_tokens_per_card
+    if room is None:
+        # ranks on CPUs share the memory of their machine, and gain nothing from long micro-batches
+        room = CARD_TOKENS if on_card else max(longest, CPU_TOKENS)
+    return PackLimits(room, max(longest, min(SEQUENCE_LENGTH, room)), recipe.data.packing)
 
 
 def make_batch(tokens: Tokens, micro: MicroBatch, device: Any) -> Batch:

@@ -42,8 +42,9 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     optimizer = make_optimizer(recipe, tuned.causal, device)
     engine = prepare(accelerator, world, objective, optimizer)
     progress = agree(lambda: _resume(order, world, device, engine, tuned, data, channel), device)
+    limits = make_limits(recipe, device.type != "cpu", data.train, data.eval)
     setup = Setup(
-        recipe, world, device, channel, stop, order.run_dir, data, make_limits(recipe, data.train, data.eval),
+        recipe, world, device, channel, stop, order.run_dir, data, limits,
         engine, tuned, _count_steps(recipe, data),
         MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
         _facts(order),
