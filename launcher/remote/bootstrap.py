@@ -24,6 +24,8 @@ from functools import cache
 from pathlib import Path
 
 MARK = b"\nDCU-LAUNCH "
+#: for a login whose PATH has none
+SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/usr/libexec/platform-python")
 EXIT_NO_PYTHON = 97
 EXIT_EARLY = 98
 EXIT_OLD_PYTHON = 99
@@ -165,9 +167,9 @@ def program() -> str:
 
 
 def interpreters(python: str | None) -> list[str]:
-    """Interpreters to try for the agent, in order: the named one, the head's own path, ``python3``, ``python``."""
+    """Interpreters to try for the agent, in order: the named one, the head's own path, those on PATH, the system's."""
     named = [python] if python else []
-    return [*named, sys.executable, "python3", "python"]
+    return [*named, sys.executable, "python3", "python", *SYSTEM_PYTHONS]
 
 
 @cache
@@ -179,5 +181,5 @@ def shell_line(python: str | None) -> str:
         f'echo; echo "DCU-LAUNCH NONE $*"; exit {EXIT_NO_PYTHON}'
     )
     return " ".join(
-        ["exec", "sh", "-c", *(shlex.quote(word) for word in (find, program(), *interpreters(python)))]
+        ["exec", "/bin/sh", "-c", *(shlex.quote(word) for word in (find, program(), *interpreters(python)))]
     )

@@ -239,5 +239,5 @@ class Session:
 
 
 def _quote(seen: bytes) -> str:
-    text = seen.decode("utf-8", "replace").strip()
-    return f"; it said: {text[-400:]}" if text else ""
+    lines = seen.decode("utf-8", "replace").strip().split("\n")[-3:]
+    return f"; it said: {' | '.join(lines)[-400:]}" if any(lines) else ""
