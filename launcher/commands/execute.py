@@ -17,10 +17,11 @@ from launcher.commands.conclude import conclude, summarize_error
 from launcher.commands.judge import judge, read_reports
 from launcher.commands.request import Request
 from launcher.commands.transfer import bring_folder, fetch_result
+from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
-from launcher.launch.order import LaunchPlan
+from launcher.launch.order import LaunchPlan, NodeOrder
 from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder
@@ -32,7 +33,7 @@ from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox
 from launcher.report.lasting import outlast_readers
 
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 4  # three more, where somebody took the port
 WAITING_EVERY_S = 5.0
 #: variables that libraries read while they are imported, where the user set nothing
 IMPORT_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
@@ -85,7 +86,7 @@ def open_nodes(request: Request, inbox: Inbox, folder: RunFolder | None) -> Iter
         accept_new_host_keys=options["accept_new_host_keys"],
         fanout=options["fanout"],
     )
-    orders = [_prepare_message(request, node, folder) for node in range(len(request.hosts))]
+    orders = _prepare_messages(request, folder)
     brings = request.spec.sync and folder is not None  # a dry run leaves the nodes as they are
     greetings = [(secrets.token_hex(16), {"kind": "ping"} if brings else order) for order in orders]
     sessions = open_sessions(request.hosts, remote, inbox, greetings, _stop_on_signal(inbox))
@@ -128,17 +129,27 @@ def _stop_on_signal(inbox: Inbox) -> Callable[[list[str]], None]:
     return tick
 
 
-def _prepare_message(request: Request, node: int, folder: RunFolder | None) -> dict[str, Any]:
-    spec, host = request.spec, request.hosts[node]
-    plan = make_plan(spec, request.hosts, request.env_plans, [None] * len(request.hosts), None).nodes[node]
+def _prepare_messages(request: Request, folder: RunFolder | None) -> list[dict[str, Any]]:
+    """What each agent is told to make ready, in the order of node ranks."""
+    plan = make_plan(request.spec, request.hosts, request.env_plans, [None] * len(request.hosts), None)
+    return [
+        _prepare_message(request, host, order, folder)
+        for host, order in zip(request.hosts, plan.nodes, strict=True)
+    ]
+
+
+def _prepare_message(
+    request: Request, host: Host, order: NodeOrder, folder: RunFolder | None
+) -> dict[str, Any]:
+    spec = request.spec
     return {
         "kind": "prepare",
         "lost_after": request.options["lost_after"],
         "python": host.python or spec.python,
         "like_head": sys.executable,
-        "sent": [dict(op) for op in plan.sent],
-        "named": [dict(op) for op in plan.named],
-        "setup": list(plan.setup),
+        "sent": [dict(op) for op in order.sent],
+        "named": [dict(op) for op in order.named],
+        "setup": list(order.setup),
         "start": spec.start if spec.start != "auto" or spec.kind == "recipe" else "spawn",
         "modules": list(spec.modules),
         "import_defaults": IMPORT_DEFAULTS,
