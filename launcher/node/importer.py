@@ -18,6 +18,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import Any, Dict, List, NoReturn, Optional, Tuple
@@ -25,6 +26,8 @@ from typing import Any, Dict, List, NoReturn, Optional, Tuple
 from . import numa, process_tree
 
 ADOPTION_LIMIT_S = 5.0
+#: what a forked rank may take from the end of its program to the end of its process: exit handlers of libraries
+END_LIMIT_S = 20.0
 MESSAGE_LIMIT = 8 * 1024 * 1024
 
 
@@ -181,6 +184,20 @@ def _become_rank(message: Dict[str, Any], which: Dict[str, Any], keep: Dict[str,
 
 def run_rank(message: Dict[str, Any], which: Dict[str, Any]) -> int:
     """Run the recipe, script or module of the order; returns the exit code, after printing a traceback if it raised."""
+    code = _run_target(message, which)
+    # what a card's library does at the end of a forked process may wait for a thread that only the parent has
+    threading.Thread(target=_end_in_time, args=(code,), daemon=True).start()
+    return code
+
+
+def _end_in_time(code: int) -> None:
+    time.sleep(END_LIMIT_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run_target(message: Dict[str, Any], which: Dict[str, Any]) -> int:
     try:
         target = message["target"]
         if target["kind"] == "recipe":

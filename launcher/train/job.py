@@ -38,7 +38,10 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         if warning:
             channel.warn(warning)
     accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
-    objective = Objective(tuned.causal.to(device), can_use_places(tuned.causal, device))
+    causal = tuned.causal.to(device)
+    with accelerator.autocast():  # parts that learn are float32 beside a base in half precision
+        by_places = can_use_places(causal, device)
+    objective = Objective(causal, by_places)
     optimizer = make_optimizer(recipe, tuned.causal, device)
     engine = prepare(accelerator, world, objective, optimizer)
     progress = agree(lambda: _resume(order, world, device, engine, tuned, data, channel), device)
