@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, NodeOrder
 from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
-from launcher.launch.run_folder import RunFolder
+from launcher.launch.run_folder import RunFolder, claim_folder
 from launcher.launch.signals import signals_to
 from launcher.launch.supervise import Supervisor
 from launcher.preflight.report import NodeReport
@@ -50,10 +51,19 @@ def execute(request: Request, only_plan: bool) -> int:
                 judge(request, reports)
                 click.echo(plan_run(nodes, request, reports, 0).to_json(), nl=False)
             return 0
+        request = _claim_run_folder(request)
         with _run_folder(request) as folder, open_nodes(request, inbox, folder) as nodes:
             reports = read_reports(nodes, request)
             judge(request, reports, folder)
             return run_ranks(nodes, request, reports, folder)
+
+
+def _claim_run_folder(request: Request) -> Request:
+    """A folder of this run's own, unless the user named one."""
+    if request.options["run_dir"]:
+        return request
+    path = claim_folder(Path(request.spec.run_dir))
+    return replace(request, spec=replace(request.spec, run_dir=str(path), name=path.name))
 
 
 @contextmanager

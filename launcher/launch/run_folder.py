@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ from launcher.base.events import Event
 
 SUMMARY_FILE = "summary.json"
 SEEN_FILE = ".seen-by-nodes"
+LOCK_FILE = ".lock"
 
 
 class RunFolder:
@@ -32,11 +34,23 @@ class RunFolder:
         self.token = secrets.token_hex(16)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock = open(path / LOCK_FILE, "a")  # noqa: SIM115  held for the run
+            self._take_lock()
             (path / SUMMARY_FILE).unlink(missing_ok=True)  # of an earlier run that this one goes on from
             (path / SEEN_FILE).write_text(self.token, encoding="ascii")
             self._events = open(path / "events.jsonl", "a", encoding="utf-8")  # noqa: SIM115  held for the run
         except OSError as error:
             raise UsageError(f"run folder {path}: {error.strerror}", "name another with --run-dir") from None
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"run folder {self.path}: another run is using it", "name another with --run-dir"
+            ) from None
+        except OSError:
+            pass  # a disk without locks
 
     @property
     def has_summary(self) -> bool:
@@ -80,9 +94,26 @@ class RunFolder:
         """Take the token away and close the events."""
         (self.path / SEEN_FILE).unlink(missing_ok=True)
         self._events.close()
+        self._lock.close()
 
 
 def name_run(target: str, name: str | None) -> str:
     """``<time>-<recipe>``: sorts by time, says what it was."""
     stem = name or Path(target).stem or "run"
     return time.strftime("%Y%m%d-%H%M%S-") + stem
+
+
+def claim_folder(path: Path) -> Path:
+    """Make a folder that was not there: the path itself, or with ``-2``, ``-3`` ... behind it, for runs of one second."""
+    for number in range(1, 1000):
+        wanted = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        try:
+            wanted.mkdir(parents=True)
+            return wanted
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(
+                f"run folder {wanted}: {error.strerror}", "name another with --run-dir"
+            ) from None
+    raise UsageError(f"run folder {path}: a thousand runs have that name", "name another with --run-dir")

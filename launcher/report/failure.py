@@ -126,7 +126,17 @@ def _name_signal(number: int) -> str:
 def _find_guilty(failures: Sequence[_Failure]) -> _Failure:
     if not failures:
         raise ValueError("no rank failed")
-    return min(failures, key=lambda failure: (failure.suspicion, failure.end.seq))
+    ordered = sorted(failures, key=lambda failure: (failure.suspicion, failure.end.seq))
+    first = ordered[0]
+    if first.error is None and first.end.signal is None:
+        # ranks that share a mistake leave it to one of them to say so, which need not be the first to end
+        for other in ordered:
+            if other.error is not None and (other.suspicion, other.end.code) == (
+                first.suspicion,
+                first.end.code,
+            ):
+                return other
+    return first
 
 
 def _show_end(failure: _Failure) -> Sequence[str]:
