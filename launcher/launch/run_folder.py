@@ -46,6 +46,7 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._lock.close()
             raise UsageError(
                 f"run folder {self.path}: another run is using it", "name another with --run-dir"
             ) from None
