@@ -36,6 +36,7 @@ class Nodes:
         self._lost_after_s = lost_after_s
         self._tick = tick
         self._looked = self._heard_at_least = time.monotonic()
+        self._stood_still_s = self._ticked = 0.0
         self.lost: dict[int, str] = {}
         self._early: dict[tuple[int, str], dict[str, Any]] = {}
         self._ended = threading.Event()
@@ -71,21 +72,36 @@ class Nodes:
         for node in self.alive:
             self.send(node, message)
 
+    def clock(self) -> float:
+        """Seconds of a clock that stands still while the head does: time that nobody could use is no reason to give up."""
+        return time.monotonic() - self._stood_still_s
+
     def arrivals(self, until: float | None = None) -> Iterator[Arrival]:
-        """Everything that comes in, forever or until a moment of ``time.monotonic``; losses come once a node."""
-        while until is None or time.monotonic() < until:
-            now = time.monotonic()
-            if now - self._looked >= TICK_S:
-                yield from self._silent_nodes(now)
+        """Everything that comes in, forever or until a moment of ``clock``; losses come once a node."""
+        while True:
+            self._note_pause()
+            now = self.clock()
+            if until is not None and now >= until:
+                return
+            if now - self._ticked >= TICK_S:
+                self._ticked = now
+                yield from self._silent_nodes()
                 self._tick()
-            wait_s = TICK_S if until is None else min(TICK_S, max(0.0, until - now))
-            arrival = self._inbox.get(wait_s)
+            arrival = self._inbox.get(TICK_S if until is None else min(TICK_S, until - now))
             if arrival is None:
                 continue
             if arrival.node < 0:
                 yield arrival
             elif arrival.node not in self.lost:
                 yield from self._sort(arrival)
+
+    def _note_pause(self) -> None:
+        """See whether we were stopped, or very busy: silence since then is not the nodes' fault."""
+        now = time.monotonic()
+        if now - self._looked > PING_EVERY_S:
+            self._stood_still_s += now - self._looked
+            self._heard_at_least = now
+        self._looked = now
 
     def _sort(self, arrival: Arrival) -> Iterator[Arrival]:
         if arrival.lost:
@@ -101,11 +117,8 @@ class Nodes:
                 if not self.sessions[node].is_sending:
                     self.send(node, {"kind": "ping"})
 
-    def _silent_nodes(self, now: float) -> Iterator[Arrival]:
-        if now - self._looked > PING_EVERY_S:
-            # we were stopped or very busy ourselves: silence since then is not the nodes' fault
-            self._heard_at_least = now
-        self._looked = now
+    def _silent_nodes(self) -> Iterator[Arrival]:
+        now = time.monotonic()
         for node in self.alive:
             silent_s = now - max(self.sessions[node].heard, self._heard_at_least)
             if silent_s > self._lost_after_s:
@@ -127,8 +140,7 @@ class Nodes:
             StoppedError: the head was asked to end.
         """
         answers = {node: self._early.pop((node, kind)) for node in nodes if (node, kind) in self._early}
-        start = time.monotonic()
-        for arrival in self.arrivals(start + limit_s) if len(answers) < len(nodes) else ():
+        for arrival in self.arrivals(self.clock() + limit_s) if len(answers) < len(nodes) else ():
             frame = self._expect_frame(arrival)
             if frame is not None:
                 frame = {**frame, "arrived": time.time()}
@@ -164,7 +176,7 @@ class Nodes:
         self._ended.set()
         self.send_all({"kind": "end"})
         waiting = set(self.alive)
-        for arrival in self.arrivals(time.monotonic() + limit_s) if waiting else ():
+        for arrival in self.arrivals(self.clock() + limit_s) if waiting else ():
             ended = isinstance(arrival.frame, dict) and arrival.frame.get("kind") == "ended"
             if ended or arrival.lost:
                 waiting.discard(arrival.node)

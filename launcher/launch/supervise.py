@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -83,10 +82,10 @@ class Supervisor:
                 self.ranks[rank.rank] = _Rank(order.node_rank)
             stream_all = not self.sees_run_dir[order.node_rank]
             self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all))
-        begun = time.monotonic()
+        begun = self.nodes.clock()
         self._next_word = begun + WAITING_EVERY_S
         while not self._finished():
-            for arrival in self.nodes.arrivals(time.monotonic() + 0.1):
+            for arrival in self.nodes.arrivals(self.nodes.clock() + 0.1):
                 self._take(arrival)
                 if self._finished():
                     break
@@ -97,7 +96,7 @@ class Supervisor:
         living = set(self.nodes.alive)
         if living <= self._quiet_nodes:
             return True
-        return bool(self._stop_how) and time.monotonic() > self._stop_until
+        return bool(self._stop_how) and self.nodes.clock() > self._stop_until
 
     # ---- what arrives
 
@@ -122,9 +121,7 @@ class Supervisor:
     def _on_started(self, node: int, frame: dict[str, Any]) -> None:
         for rank, pid in frame["pids"].items():
             self.ranks[int(rank)].state = "started"
-            self.folder.add_event(
-                "rank_started", host=self.nodes.name(node), rank=int(rank), data={"pid": pid}
-            )
+            self._note("rank_started", host=self.nodes.name(node), rank=int(rank), data={"pid": pid})
 
     def _on_joined(self, node: int, frame: dict[str, Any]) -> None:
         for rank in map(int, frame["ranks"]):
@@ -156,9 +153,7 @@ class Supervisor:
         elif kind == "result":
             self.results.update({str(key): str(value) for key, value in data.items()})
         if kind != "metric":
-            self.folder.add_event(
-                kind, host=self.nodes.name(node), rank=rank, step=step, data=data, at=frame["time"]
-            )
+            self._note(kind, host=self.nodes.name(node), rank=rank, step=step, data=data, at=frame["time"])
 
     def _mark_ready(self, rank: int) -> None:
         if self.ranks[rank].state != "ended":
@@ -173,7 +168,7 @@ class Supervisor:
         rank, status = int(frame["rank"]), int(frame["status"])
         self.ranks[rank].state = "ended"
         host = self.nodes.name(node)
-        self.folder.add_event("rank_exit", host=host, rank=rank, data={"status": status}, at=frame["time"])
+        self._note("rank_exit", host=host, rank=rank, data={"status": status}, at=frame["time"])
         if status == 0:
             return
         after_stop = bool(frame["stopping"]) or bool(self._stop_how)
@@ -196,13 +191,13 @@ class Supervisor:
         name = self.nodes.name(node)
         ranks = _span([rank for rank, entry in self.ranks.items() if entry.node == node])
         self.view.status(f"lost {name} ({ranks}): {why}; stopping the others")
-        self.folder.add_event("node_lost", host=name, data={"why": why})
+        self._note("node_lost", host=name, data={"why": why})
         self._stop("broken", 0.0 if self._signal else BROKEN_GRACE_S)
 
     def _fail(self, failure: RankExit) -> None:
         self.failures.append(failure)
         if not self._stop_how and self._settle_until is None:
-            self._settle_until = time.monotonic() + SETTLE_S
+            self._settle_until = self.nodes.clock() + SETTLE_S
 
     def _on_signal(self, number: int) -> None:
         name = signal.Signals(number).name
@@ -212,7 +207,7 @@ class Supervisor:
             self.view.status(
                 f"{name}: asking {len(self.ranks)} ranks to end, within {self.spec.grace_s:.0f} s"
             )
-            self.folder.add_event("stop", data={"signal": name})
+            self._note("stop", data={"signal": name})
             self._stop("asked", self.spec.grace_s)
         elif number == signal.SIGINT and not self._forced:
             self._forced = True
@@ -222,7 +217,7 @@ class Supervisor:
     # ---- time
 
     def _watch_clock(self, begun: float) -> None:
-        now = time.monotonic()
+        now = self.nodes.clock()
         if self._settle_until is not None and now >= self._settle_until:
             self._settle_until = None
             self._stop("broken", BROKEN_GRACE_S)
@@ -244,6 +239,9 @@ class Supervisor:
             return []  # a rank that has ended well had met the others, or did not need them
         return [rank for rank, state in states.items() if state != "joined"]
 
+    def _note(self, kind: str, **fields: Any) -> None:
+        self.folder.add_event(kind, attempt=self.plan.attempt, **fields)
+
     def _name_ranks(self, ranks: Sequence[int]) -> str:
         nodes = sorted({self.ranks[rank].node for rank in ranks})
         return ", ".join(
@@ -256,7 +254,7 @@ class Supervisor:
             return
         self._stop_how = how
         self._settle_until = None
-        self._stop_until = time.monotonic() + grace_s + STOP_SLACK_S
+        self._stop_until = self.nodes.clock() + grace_s + STOP_SLACK_S
         self.nodes.send_all({"kind": "stop", "how": how, "grace": grace_s})
 
     def _conclude(self) -> Outcome:

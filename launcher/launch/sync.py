@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 import secrets
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -81,7 +80,7 @@ def _pack(nodes: Nodes, folder: Path, patterns: list[str], stack: ExitStack) -> 
 
     threading.Thread(target=work, daemon=True).start()
     while outcome.empty():
-        for arrival in nodes.arrivals(time.monotonic() + 0.05):
+        for arrival in nodes.arrivals(nodes.clock() + 0.05):
             _check_end(nodes, arrival)
     done = outcome.get()
     if isinstance(done, BaseException):

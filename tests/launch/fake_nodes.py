@@ -43,6 +43,9 @@ class FakeNodes:
         self.data[node] = self.data.get(node, b"") + piece
         return True
 
+    def clock(self) -> float:
+        return 0.0
+
     def arrivals(self, until: float | None = None) -> Iterator[Arrival]:
         while self._coming:
             yield self._coming.pop(0)

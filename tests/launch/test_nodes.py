@@ -107,6 +107,23 @@ def test_after_a_pause_of_the_head_itself_nobody_is_lost(
     assert time.monotonic() - begun >= 0.5
 
 
+def test_an_answer_that_came_during_a_pause_is_not_too_late(
+    open_nodes: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes_module, "PING_EVERY_S", 0.2)
+
+    def pause() -> None:
+        if len(pauses) < 1:
+            pauses.append(1)
+            nodes.sessions[0].say(kind="report")
+            time.sleep(1.0)
+
+    pauses: list[int] = []
+    nodes = open_nodes(quiet, tick=pause)
+    assert set(nodes.collect("report", [0], 0.5)) == {0}
+    assert pauses == [1]
+
+
 def test_a_broken_line_is_a_loss_with_its_reason(open_nodes: Open) -> None:
     nodes = open_nodes(quiet, quiet)
     nodes.sessions[1].hang_up("the agent ended (exit code 137)")
