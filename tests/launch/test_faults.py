@@ -283,7 +283,7 @@ up()
 while not got:
     time.sleep(0.01)
 with open(f"saved-{rank}", "w") as file:
-    for part in range(40):
+    for part in range(25):
         print("part", part, file=file, flush=True)
         time.sleep(0.1)
 assert worker.poll() is None, "the worker was signalled too"
@@ -299,7 +299,7 @@ sys.exit(143)
     run.check(STOPS[number], "stopped", f"stopped by {number.name} after asking the ranks")
     for rank in range(4):
         lines = (run.folder / f"saved-{rank}").read_text().splitlines()
-        assert lines == [*(f"part {part}" for part in range(40)), "whole [1]"]
+        assert lines == [*(f"part {part}" for part in range(25)), "whole [1]"]
 
 
 @patience

@@ -33,7 +33,7 @@ def start(lab: Lab, folder: Path, where: str, program: str, *words: str, **optio
 # ---- before ranks are up
 
 
-@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.4, 0.6, 0.9])
+@pytest.mark.parametrize("after_s", [0.2, 0.5, 0.9])
 def test_at_the_very_start(lab: Lab, lab_path: Path, after_s: float) -> None:
     """Imports, reading of files, connecting, asking: at every one of these moments."""
     run = FaultyRun(lab, lab_path, ASLEEP)
