@@ -84,6 +84,8 @@ def _run_folder(request: Request) -> Iterator[RunFolder]:
         raise
     finally:
         folder.close()
+        if folder.fault:
+            click.echo(f"dcu-launch: warning: run folder {folder.path}: {folder.fault}", err=True)
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +24,13 @@ LOCK_FILE = ".lock"
 class RunFolder:
     """Files of one run; every file is written whole or by appended lines.
 
+    Once it is made, a disk that takes no more costs files, never ranks or their exit code.
+
     Args:
         path: the folder; made now, with its parents.
+
+    Attributes:
+        fault: the first file that could not be written, and why; empty while all were.
 
     Raises:
         UsageError: it cannot be made or written.
@@ -32,13 +40,15 @@ class RunFolder:
         self.path = path
         self.run = run
         self.token = secrets.token_hex(16)
+        self.fault = ""
+        self._is_torn = False
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = open(path / LOCK_FILE, "a")  # noqa: SIM115  held for the run
             self._take_lock()
             (path / SUMMARY_FILE).unlink(missing_ok=True)  # of an earlier run that this one goes on from
             (path / SEEN_FILE).write_text(self.token, encoding="ascii")
-            self._events = open(path / "events.jsonl", "a", encoding="utf-8")  # noqa: SIM115  held for the run
+            self._events = open(path / "events.jsonl", "ab", buffering=0)  # noqa: SIM115  held for the run
         except OSError as error:
             raise UsageError(f"run folder {path}: {error.strerror}", "name another with --run-dir") from None
 
@@ -65,8 +75,16 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file in one step."""
         aside = self.path / (name + ".partial")
-        aside.write_text(text, encoding="utf-8", errors="surrogateescape")
-        os.replace(aside, self.path / name)
+        with self._noting(name):
+            aside.write_text(text, encoding="utf-8", errors="surrogateescape")
+            os.replace(aside, self.path / name)
+
+    @contextlib.contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.fault = self.fault or f"{name} is not whole: {error.strerror or error}"
 
     def add_event(
         self,
@@ -81,19 +99,27 @@ class RunFolder:
     ) -> None:
         """Append one event and let readers see it."""
         event = Event(kind, at or time.time(), self.run, attempt, host, rank, step, data or {})
-        self._events.write(event.to_json() + "\n")
-        self._events.flush()
+        line = (event.to_json() + "\n").encode()
+        with self._noting("events.jsonl"):
+            # a disk that had no room for a whole line may have it now: what follows begins a line of its own
+            start = b"\n" if self._is_torn else b""
+            self._is_torn = True
+            if self._events.write(start + line) < len(start + line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._is_torn = False
 
     def append(self, name: str, data: bytes) -> None:
         """Append bytes to a file: logs and metrics of nodes that do not see this folder."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as file:
-            file.write(data)
+        with self._noting(name):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab") as file:
+                file.write(data)
 
     def close(self) -> None:
         """Take the token away and close the events."""
-        (self.path / SEEN_FILE).unlink(missing_ok=True)
+        with self._noting(SEEN_FILE):
+            (self.path / SEEN_FILE).unlink(missing_ok=True)
         self._events.close()
         self._lock.close()
 

@@ -163,3 +163,30 @@ def test_a_lost_terminal_changes_no_exit_code(lab: Lab, lab_path: Path, gone: st
         "by a failure": (3, "rank_failed", "rank"),
     }[ends]
     run.check(code, kind, origin=origin)
+
+
+# ---- when the head's disk is full
+
+
+def test_a_full_disk_under_the_run_folder_hides_no_exit_code(lab: Lab, lab_path: Path) -> None:
+    lab.up(2)
+    small = lab_path / "small"
+    small.mkdir()
+    for host in (1, 2):
+        lab.run(host, ["mount", "-t", "tmpfs", "-o", "size=256k", "none", small], check=True)
+    try:
+        program = (
+            "up()\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\nsys.exit(3 if rank == 3 else 0)\n"
+        )
+        run = FaultyRun(lab, lab_path, program, "--run-dir", str(small / "out"))
+        run.wait_up()
+        lab.run(1, ["sh", "-c", f"cat /dev/zero > {small}/fill"])
+        (run.folder / "go").touch()
+        run.wait_end(SOON_S)
+        assert run.head.returncode == 3, run.said()
+        assert "rank 3 on node002 failed: exit code 3" in run.said()
+        assert "No space left on device" in run.said()
+        assert "internal error" not in run.said()
+    finally:
+        for host in (1, 2):
+            lab.run(host, ["umount", "-l", small])
