@@ -95,7 +95,7 @@ class Arms:
         whole = time.monotonic() - begun
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        if done.returncode or done.stderr:
+        if done.returncode or (done.stderr and not arm.startswith("ours")):  # ours says who is late
             raise SystemExit(f"{arm}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
         if not arm.startswith("ours"):
             return Sample(whole, cpu, whole_s=whole)
