@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from launcher.preflight.compat import merge_tables
 from launcher.preflight.finding import Finding, Wanted, make_finding
 from launcher.preflight.report import NodeReport
+from launcher.preflight.stack import is_older
 from launcher.preflight.version import (
     compare_numbers,
     parse_wheel,
@@ -156,7 +157,7 @@ def packages_accept_torch(reports: Sequence[NodeReport], wanted: Wanted) -> list
             if version is None or not torch.numbers or row["package"] != "transformers":
                 continue
             new = compare_numbers(read_numbers(version), read_numbers(row["from"])) >= 0
-            if new and compare_numbers(torch.numbers, read_numbers(row["torch"])) < 0:
+            if new and is_older(torch.base, row["torch"]):
                 text = f"{report.host}: transformers {version} needs torch {row['torch']}, here is {torch.raw}: {row['why']}"
                 found.append(make_finding("TRANSFORMERS_REFUSES_TORCH", report.host, text))
                 break
