@@ -77,7 +77,12 @@ DYNAMO: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "use_regional_compilation": ("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", _flag("True", "False")),
 }
 #: use_dynamic is left to torch where a file is silent, as accelerate 1.16 does (before it, accelerate said False)
-DYNAMO_DEFAULTS = {"backend": "NO", "mode": "default", "use_fullgraph": False, "use_regional_compilation": False}
+DYNAMO_DEFAULTS = {
+    "backend": "NO",
+    "mode": "default",
+    "use_fullgraph": False,
+    "use_regional_compilation": False,
+}
 DEEPSPEED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "zero_stage": ("ACCELERATE_DEEPSPEED_ZERO_STAGE", _one_of("0", "1", "2", "3")),
     "gradient_accumulation_steps": ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", _whole),
