@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import os
+import signal
 import socket
 from collections import Counter
 from pathlib import Path
@@ -36,7 +37,10 @@ not_run: Counter[str] = Counter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Clean the environment before any fixture or module sees it."""
+    """Clean the environment, and what a shell or nohup had ignored, before any fixture or module sees it."""
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith(FOREIGN):
             del os.environ[name]
