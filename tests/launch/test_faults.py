@@ -77,6 +77,11 @@ def head(number: int) -> Callable[[FaultyRun], object]:
     return lambda run: run.signal(number)
 
 
+def kill_session(run: FaultyRun) -> None:
+    for process in run.lab.leftover(2, "sshd: root"):
+        process.kill()
+
+
 def twice(run: FaultyRun) -> None:
     run.signal(signal.SIGINT)
     run.wait_said("asking 4 ranks to end")
@@ -116,6 +121,9 @@ FAULTS = {
         STRAY + DEAF, lambda run: run.keeper(2).kill(), PROCESS_S, 5, "node_lost",
         (r"lost node002: the agent ended \(exit code 137\)",), {"host": "node002"},
     ),
+    "sshd's session killed -9": Fault(
+        STRAY + DEAF, kill_session, PROCESS_S, 5, "node_lost", (r"lost node002: ",), {"host": "node002"},
+    ),
     "guardian killed -9": Fault(
         STRAY + DEAF, lambda run: run.keeper(2, "dcu-guardian").kill(), PROCESS_S, 5, "node_lost", ("lost node002",),
         {"host": "node002"},
@@ -123,16 +131,16 @@ FAULTS = {
 }  # fmt: skip
 
 
-def happen(lab: Lab, lab_path: Path, name: str, patience: int) -> None:
+def happen(lab: Lab, lab_path: Path, name: str, patience: int, *words: str) -> None:
     fault = FAULTS[name]
-    run = FaultyRun(lab, lab_path, fault.program, "--grace", str(GRACE), *fault.words)
+    run = FaultyRun(lab, lab_path, fault.program, "--grace", str(GRACE), *words, *fault.words)
     run.wait_up()
     if fault.act is None:
         time.sleep(1)
     else:
         fault.act(run)
     _, took = run.wait_end(patience * fault.promised)
-    record(name, took, fault.promised)
+    record(" ".join([name, *words]), took, fault.promised)
     run.check(fault.code, fault.kind, *fault.told, **fault.summary)
 
 
@@ -142,7 +150,32 @@ def test_fault(lab: Lab, lab_path: Path, name: str, patience: int) -> None:
     happen(lab, lab_path, name, patience)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("words", ["--start fork", "--transport openssh"])
+def test_fault_by_other_ways(lab: Lab, lab_path: Path, name: str, words: str) -> None:
+    happen(lab, lab_path, name, 3, *words.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_systems_ssh_leaves_nothing_either(lab: Lab, lab_path: Path, number: signal.Signals) -> None:
+    run = FaultyRun(lab, lab_path, STRAY + DEAF, "--transport", "openssh", "--grace", str(GRACE))
+    run.wait_up()
+    run.signal(number)
+    code, _ = run.wait_end(3 * (GRACE + ASKED_S))
+    assert code == (130 if number == signal.SIGINT else -signal.SIGKILL)
+
+
 # ---- collectives
+
+
+def wait_first_exit(run: FaultyRun) -> None:
+    """A Python with torch in it takes a second to end after it has raised, and more on a busy machine."""
+    events = run.folder / "out" / "events.jsonl"
+    deadline = time.monotonic() + 30
+    while '"kind":"rank_exit"' not in events.read_text():
+        assert time.monotonic() < deadline, run.said()
+        time.sleep(0.01)
 
 
 @patience
@@ -152,6 +185,7 @@ def test_a_rank_that_raises_while_others_sit_in_a_collective(lab: Lab, lab_path:
     )
     run = FaultyRun(lab, lab_path, program)
     run.wait_up()
+    wait_first_exit(run)
     _, took = run.wait_end(patience * PROCESS_S)
     record("a rank raises in the middle of a collective", took, PROCESS_S)
     run.check(1, "rank_failed", r"\Arank 3 on node002 failed: ValueError: 坏数据 第3行", **RANK_3)
@@ -161,6 +195,7 @@ def test_a_rank_that_raises_while_others_sit_in_a_collective(lab: Lab, lab_path:
 def test_an_abort_while_others_sit_in_a_collective(lab: Lab, lab_path: Path, patience: int) -> None:
     run = FaultyRun(lab, lab_path, COLLECTIVE + "rank == 3 and os.abort()\ndist.all_reduce(torch.ones(1))\n")
     run.wait_up()
+    wait_first_exit(run)
     _, took = run.wait_end(patience * PROCESS_S)
     record("os.abort in the middle of a collective", took, PROCESS_S)
     run.check(134, "rank_failed", r"\Arank 3 on node002 failed: killed by SIGABRT", **RANK_3)

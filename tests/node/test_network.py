@@ -102,6 +102,21 @@ def test_a_stranger_that_says_nothing_keeps_neither_nodes_nor_the_agent_waiting(
         stranger.close()
 
 
+def test_a_reserved_port_is_given_to_nobody_by_chance_and_rank_0_gets_it() -> None:
+    port = network.MasterPort()
+    port.reserve()
+    assert network.reach(["127.0.0.1"], port.port, NONCE)["failed"] == {"127.0.0.1": "Connection refused"}
+    with socket.socket() as chance, pytest.raises(OSError, match="Address already in use"):
+        chance.bind(("127.0.0.1", port.port))
+    for family, address in ((socket.AF_INET, network.ANY), (socket.AF_INET6, "::")):
+        with socket.socket(family) as store:
+            store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            store.bind((address, port.port))
+            store.listen()
+            socket.create_connection(("127.0.0.1", port.port)).close()
+    port.close()
+
+
 def test_a_store_goes_on_with_the_listening_socket() -> None:
     port = network.MasterPort()
     descriptor = port.take()
