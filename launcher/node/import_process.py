@@ -28,6 +28,7 @@ class ImportProcess:
     Attributes:
         socket: readable when it has something to say; see ``hear``.
         is_ready: it has imported all, or is gone: either way the ranks can start.
+        hosts_store: no rank could be forked from it, but the rendezvous store listens there, on the port's own socket.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ImportProcess:
         self._started = process_tree.start_time(process.pid) or 0
         self.socket = ours
         self.is_ready = False
+        self.hosts_store = False
         self._store: Optional[process_tree.ProcessId] = None
         self._home = home
         importer.send_with_descriptors(ours, {"kind": "import", "modules": message.get("modules", [])}, [])
@@ -108,6 +110,7 @@ class ImportProcess:
         for descriptor in given:
             os.close(descriptor)
         pids = (answer or {}).get("pids", {})
+        self.hosts_store = "store" in message and (answer or {}).get("kind") == "unfit"
         store_pid = (answer or {}).get("store_pid")
         if store_pid:
             self._store = (store_pid, process_tree.start_time(store_pid) or 0)

@@ -136,7 +136,8 @@ class RankGroup:
         return started
 
     def _spawn(self) -> List[RankProcess]:
-        if self._port is not None and self._reserves_port:
+        is_served = self._importer is not None and self._importer.hosts_store  # its socket is the port's
+        if self._port is not None and self._reserves_port and not is_served:
             self._port.reserve()
             self._reserves_port = False  # should a store refuse to share it, the next attempt goes without
         else:

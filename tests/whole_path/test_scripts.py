@@ -31,6 +31,19 @@ def test_a_torchrun_script_meets_across_hosts(lab, lab_path):
     assert [fact["host"] for (fact,) in facts] == [lab.name(1)] * 2 + [lab.name(2)] * 2
 
 
+def test_ranks_meet_at_a_store_of_an_import_process_that_cannot_be_forked(lab, lab_path):
+    """As on nodes with a card, where the import leaves threads behind: the store stays, the ranks start anew."""
+    (lab_path / "sitecustomize.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    words = ["--start", "fork", "--env", f"PYTHONPATH={lab_path}", str(EXAMPLES / "allreduce.py")]
+    facts, done = launch(lab, lab_path, *words)
+    assert [(fact["rank"], fact["sum"]) for (fact,) in facts] == [(n, 10.0) for n in range(4)]
+    assert (
+        "ranks start as processes of their own: 2 threads run after the import" in done.stdout + done.stderr
+    )
+
+
 def test_an_accelerate_script_is_one_world_on_cpu(lab, lab_path):
     facts, _ = launch(lab, lab_path, str(EXAMPLES / "accelerate_loop.py"), "--steps", "5")
     assert [(fact["rank"], fact["world_size"]) for (fact,) in facts] == [(n, 4) for n in range(4)]
