@@ -25,8 +25,8 @@ def ssh_argv(host: Host, options: RemoteOptions) -> list[str]:
         "BatchMode=yes", f"ConnectTimeout={options.connect_timeout:.0f}", "ServerAliveInterval=15", "EscapeChar=none",
         "ClearAllForwardings=yes", "RemoteCommand=none", "ControlMaster=no", "ControlPersist=no",
     ]  # fmt: skip
-    if options.accept_new_host_keys:
-        settings.append("StrictHostKeyChecking=accept-new")
+    # whatever ssh_config says: without the option an unknown key is refused, a changed one always
+    settings.append(f"StrictHostKeyChecking={'accept-new' if options.accept_new_host_keys else 'yes'}")
     words = ["-T", *(word for setting in settings for word in ("-o", setting)), *_login(host)]
     return ["ssh", *words, "--", host.name, shell_line(host.python)]
 

@@ -104,7 +104,6 @@ def _make(
     hostname = found.hostname()
     alias = found.get("hostkeyalias")
     named = os.path.expanduser(key) if key else None
-    strict = (found.get("stricthostkeychecking") or "").lower()
     command = found.get("proxycommand")
     if command is None or command.lower() == "none":
         command = None
@@ -120,7 +119,7 @@ def _make(
         known_as=alias or lookup_name(hostname, port),
         known_plain="" if alias or port == 22 else hostname.lower(),
         known_hosts=tuple(_known_hosts(found)),
-        accept_new=options.accept_new_host_keys or strict in ("accept-new", "no", "off"),
+        accept_new=options.accept_new_host_keys,  # not by StrictHostKeyChecking: many clusters switch it off for all
         hash_names=found.is_yes("hashknownhosts"),
         proxy_command=expand(command, found, port) if command else None,
         jump=_jump(found, hop, config, options, route),

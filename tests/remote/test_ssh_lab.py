@@ -196,6 +196,19 @@ def test_an_unknown_host_key_is_refused_with_its_cure_and_accepted_when_asked(la
     assert hostnames(head.reach("node002", "node003"))
 
 
+@pytest.mark.parametrize("transport", ["ssh", "openssh"])
+def test_a_config_that_switches_the_check_off_is_not_followed(lab: Lab, head: Head, transport: str) -> None:
+    head.forget("node002")
+    head.write("config", "Host *\n  StrictHostKeyChecking no\n")
+    said = head.reach("node002", options=("--transport", transport))
+    assert said["exit"] == 4
+    assert "node002: its host key is unknown" in said["message"]
+    assert "--accept-new-host-keys" in said["hint"]
+    assert head.known("node002") == []
+    assert hostnames(head.reach("node002", options=("--transport", transport, "--accept-new-host-keys")))
+    assert head.known(f"node002 {host_key(lab, 2)}")
+
+
 def test_a_changed_host_key_is_refused_whatever_is_asked(lab: Lab, head: Head) -> None:
     head.forget("node002")
     other = head.make_key("other")
