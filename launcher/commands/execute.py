@@ -181,7 +181,14 @@ def must_exist(request: Request) -> list[str]:
         return [*([spec.target] if spec.kind == "script" else []), *spec.files]
     config = spec.recipe["config"]
     named = [config["model"].get("path"), config["data"].get("path"), config["data"].get("eval_path")]
-    return [str(path) for path in named if path and str(path).startswith("/")]
+    return [str(path) for path in named if path and _is_path(str(path))]
+
+
+def _is_path(text: str) -> bool:
+    """Whether it can only mean a file or folder: no name of a model, nor the built-in demo."""
+    return text.startswith(("/", "./", "../")) or text.lower().endswith(
+        (".json", ".jsonl", ".csv", ".parquet")
+    )
 
 
 def plan_run(nodes: Nodes, request: Request, reports: Sequence[NodeReport], attempt: int) -> LaunchPlan:

@@ -94,6 +94,18 @@ def test_healthy_nodes_have_no_finding(base, count):
     assert run_case({"base": base, "nodes": {f"n{number}": {} for number in range(count)}}) == []
 
 
+def test_a_variable_that_also_names_plain_rocm_makes_no_dcu_node():
+    rocm = {
+        "dtk.root": "/opt/rocm",
+        "dtk.named_by": "ROCM_PATH",
+        "dtk.exists": True,
+        "dtk.real": "/opt/rocm-6.4.0",
+    }
+    assert run_case({"base": "healthy-cpu", "nodes": {"n1": rocm}}) == []
+    found = run_case({"base": "healthy-cpu", "nodes": {"n1": {**rocm, "dtk.real": "/opt/dtk-25.04"}}})
+    assert "HYHAL_MISSING" in {finding.code for finding in found}
+
+
 HEALTHY = json.loads((CASES / "healthy.json").read_text())
 
 

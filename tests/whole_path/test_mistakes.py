@@ -43,6 +43,8 @@ def test_a_rank_that_raises_is_named_with_its_exception_and_log(lab, lab_path):
         (["--hosts", "hosts", "missing.py"], 2, "missing.py"),
         (["--hosts", "hosts", "--no-such-option", "show.py"], 2, "--no-such-option"),
         (["--hosts", "dead", "show.py"], 4, "10.77.254.254"),
+        (["--hosts", "hosts", RECIPE, "model.path=./none", "data.path=demo"], 3, "lacks ./none"),
+        (["--hosts", "hosts", RECIPE, "model.path=/", "data.path=rows.jsonl"], 3, "lacks rows.jsonl"),
     ],
 )
 def test_mistakes_start_nothing(lab, lab_path, words, code, said):
