@@ -80,7 +80,9 @@ def _run_folder(request: Request) -> Iterator[RunFolder]:
         yield folder
     except LauncherError as error:
         if not folder.has_summary:
-            folder.write_json("summary.json", summarize_error(error))
+            summary = summarize_error(error)
+            folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})
+            folder.write_json("summary.json", summary)
         raise
     finally:
         folder.close()

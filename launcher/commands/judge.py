@@ -16,6 +16,7 @@ from launcher.commands.request import Request
 from launcher.launch.clocks import measure_clocks
 from launcher.launch.nodes import Nodes
 from launcher.launch.run_folder import RunFolder
+from launcher.preflight.codes import NEVER_ALLOWED
 from launcher.preflight.compat import read_site_table
 from launcher.preflight.report import NodeReport, read_report
 from launcher.preflight.rules import Finding, Wanted, find_faults
@@ -167,7 +168,7 @@ def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | N
     for finding in findings:
         # notes are for who asks: check shows them, and the run folder has them
         if finding not in errors and finding.level != "note":
-            click.echo(f"dcu-launch: {finding.to_text()}", err=True)
+            click.echo(f"dcu-launch: {finding.to_text(is_allowed=finding.code in allowed)}", err=True)
     for report in reports:
         if report.orphans:
             text = f"{report.host}: ended {len(report.orphans)} processes that an earlier run had left"
@@ -187,9 +188,12 @@ def allowed_codes(request: Request, is_run: bool) -> frozenset[str]:
 def refuse(errors: Sequence[Finding]) -> PreflightError:
     """The refusal: every error, then each cure once."""
     cures = list(dict.fromkeys(finding.cure for finding in errors if finding.cure))
+    codes = list(dict.fromkeys(finding.code for finding in errors))
+    if NEVER_ALLOWED.isdisjoint(codes):
+        cures.append("or let it pass: " + " ".join(f"--allow {code}" for code in codes))
     return PreflightError(
         "\n".join(f"{finding.code}: {finding.message}" for finding in errors),
-        "\n".join([*cures, f"or let it pass: --allow {errors[0].code}"]),
+        "\n".join(cures),
     )
 
 

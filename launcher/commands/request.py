@@ -56,6 +56,10 @@ class Request:
 
 def read_request(options: Mapping[str, Any]) -> Request:
     """Read hostfile, target and variables; every mistake of a kind is told at once."""
+    if options.get("allowed"):
+        from launcher.preflight.codes import check_allowed
+
+        check_allowed(options["allowed"])
     hosts = read_hosts(options["hosts_file"], options["ranks_per_host"])
     target = read_target(options["words"], options["as_module"])
     recipe_env: dict[str, Any] = dict((target.recipe or {}).get("env") or {})

@@ -5,7 +5,11 @@ Where the vendor's own environment check has a name for the same thing, the code
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from launcher.base.errors import UsageError
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
@@ -160,3 +164,28 @@ CODES = {
         ERROR, "look at that rank's node: its card, its adapter, a firewall between ports of ranks"
     ),
 }
+
+#: without these no rank can start: there is nothing to let through
+NEVER_ALLOWED = frozenset({"PYTHON_MISSING", "WORKDIR_MISSING"})
+
+
+def check_allowed(codes: Sequence[str]) -> None:
+    """Look at what ``--allow`` names.
+
+    Raises:
+        UsageError: names every code that is none, or that cannot be let through.
+    """
+    wrong = []
+    for code in dict.fromkeys(codes):
+        if code in NEVER_ALLOWED:
+            wrong.append(f"--allow {code}: no rank can start without it")
+        elif code not in CODES:
+            near = difflib.get_close_matches(
+                code.upper(), [name for name in CODES if name not in NEVER_ALLOWED]
+            )
+            wrong.append(f"--allow {code}: no such finding" + (f"; did you mean {near[0]}?" if near else ""))
+    if wrong:
+        raise UsageError(
+            "\n".join(wrong),
+            "findings are listed in docs/findings.md; dcu-launch check shows those of your nodes",
+        )

@@ -29,9 +29,10 @@ class Finding:
     message: str
     cure: str = ""
 
-    def to_text(self) -> str:
-        """One or two lines for a person."""
-        text = f"{self.level} {self.code}: {self.message}"
+    def to_text(self, is_allowed: bool = False) -> str:
+        """One or two lines for a person; an error that may pass is no error any more."""
+        level = "allowed" if is_allowed and self.level == "error" else self.level
+        text = f"{level} {self.code}: {self.message}"
         return f"{text}\n  cure: {self.cure}" if self.cure else text
 
     def to_dict(self) -> dict[str, Any]:

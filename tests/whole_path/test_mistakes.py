@@ -35,6 +35,21 @@ def test_a_rank_that_raises_is_named_with_its_exception_and_log(lab, lab_path):
         lab.wait_gone(host, within_s=9)
 
 
+def test_a_refused_run_has_an_end_and_offers_only_what_can_pass(lab, lab_path):
+    names = lab.up(1)
+    (lab_path / "own.py").write_text("open('started', 'w')\n")
+    hosts = write_hosts(lab_path, names)
+    words = ["--hosts", hosts, "--run-dir", "run", "--python", "/no/python", "own.py"]
+    done = lab.launch(words, cwd=lab_path, timeout=60)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "PYTHON_MISSING" in done.stderr
+    assert "--allow" not in done.stderr
+    last = json.loads((lab_path / "run" / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["data"]) == ("end", {"exit": 3, "kind": "preflight"})
+    assert json.loads((lab_path / "run" / "summary.json").read_text())["exit"] == 3
+    assert not (lab_path / "started").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -42,6 +57,7 @@ def test_a_rank_that_raises_is_named_with_its_exception_and_log(lab, lab_path):
         (["--hosts", "hosts", RECIPE, "train.max_stepz=3"], 2, "max_steps"),
         (["--hosts", "hosts", "missing.py"], 2, "missing.py"),
         (["--hosts", "hosts", "--no-such-option", "show.py"], 2, "--no-such-option"),
+        (["--hosts", "hosts", "--allow", "NOT_A_CODE", "show.py"], 2, "NOT_A_CODE: no such finding"),
         (["--hosts", "dead", "show.py"], 4, "10.77.254.254"),
         (["--hosts", "hosts", RECIPE, "model.path=./none", "data.path=demo"], 3, "lacks ./none"),
         (["--hosts", "hosts", RECIPE, "model.path=/", "data.path=rows.jsonl"], 3, "lacks rows.jsonl"),
