@@ -110,7 +110,8 @@ def _summarize(end: RankExit, error: ErrorText | None) -> str:
     else:
         how = "no exit code" if end.code is None else f"exit code {end.code}"
     if error is None:
-        return how
+        said = last_lines(end.tail, 1) if end.code else []  # sys.exit("why") says it there, and no more
+        return f"{how}; last line: {said[0]}" if said else how
     # closing the process group in a finally block fails too, and hides what was raised first
     hidden = _FOLLOW_ON.search(error.summary) and not _FOLLOW_ON.search(error.root)
     return f"{_shorten(error.first_line) if hidden else error.summary} ({how})"

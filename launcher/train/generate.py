@@ -19,7 +19,7 @@ from launcher.base.errors import ConfigError, LauncherError, UsageError
 from launcher.train.main import import_stack
 from launcher.train.model import CARD, check_paths, load_model, load_model_config, load_tokenizer
 from launcher.train.precision import choose_attention, choose_precision, torch_dtype
-from launcher.train.rows import Turn
+from launcher.train.rows import Row, Turn
 from launcher.train.template import choose_template, encode_question, end_ids
 from launcher.train.world import write_error
 
@@ -42,6 +42,8 @@ def generate(
     Raises:
         ConfigError: a path is not there or holds no model.
     """
+    if adapter and not Path(adapter).is_dir():
+        raise ConfigError(f"{adapter}: there is no such adapter folder", "RUN/adapter of a run that is done")
     card = read_card(Path(adapter) if adapter else Path(model_path))
     path = model_path or str(card.get("base", ""))
     if not path:
@@ -56,7 +58,10 @@ def generate(
     import_stack()
     tokenizer = load_tokenizer(path, trust_remote_code)
     model, device = _load(recipe, tokenizer, adapter)
-    template = choose_template(str(card.get("template", "auto")), tokenizer, [])
+    rows = [
+        Row((Turn("user", prompt),), "--prompt") for prompt in prompts
+    ]  # their language counts where no card says it
+    template = choose_template(str(card.get("template", "auto")), tokenizer, rows)
     stops = [int(number) for number in card.get("end_ids") or end_ids(template)]
     return [
         _answer(

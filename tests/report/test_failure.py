@@ -140,6 +140,7 @@ def test_the_report_names_rank_host_error_log_and_what_followed() -> None:
     ("failure", "headline"),
     [
         (end(1, "", 3), "rank 1 on node00 failed: exit code 3"),
+        (end(1, "step 1\nno data in /data\n", 1), "rank 1 on node00 failed: exit code 1; last line: no data in /data"),
         (end(1, "", sig=signal.SIGABRT), "rank 1 on node00 failed: killed by SIGABRT"),
         (end(1, "", sig=64), "rank 1 on node00 failed: killed by SIGRTMAX"),
         (end(1, "", sig=99), "rank 1 on node00 failed: killed by signal 99"),

@@ -109,8 +109,9 @@ def test_questions_are_answered_by_base_and_adapter(lora):
         (["--model", "/nowhere"], "model.path: /nowhere is not there"),
         (
             ["--model", "demo", "--adapter", "/nowhere"],
-            "/nowhere: no adapter_config.json: not an adapter folder",
+            "/nowhere: there is no such adapter folder",
         ),
+        (["--adapter", "/nowhere"], "/nowhere: there is no such adapter folder"),
         ([], "--model or --adapter: one of them is needed"),
     ],
 )
