@@ -16,7 +16,7 @@ from tests.whole_path.facts import launch_here
 pytestmark = pytest.mark.train
 
 STATE = """\
-import json
+import json, sys
 from accelerate import Accelerator
 from accelerate.utils import TorchDynamoPlugin
 accelerator = Accelerator()
@@ -27,7 +27,8 @@ facts = {
     "type": state.distributed_type.value, "debug": state.debug, "backend": state.backend,
     "accumulation": accelerator.gradient_accumulation_steps, "dynamo": TorchDynamoPlugin().to_dict(),
 }
-print(json.dumps(facts), flush=True)
+sys.stdout.write(json.dumps(facts) + "\\n")  # in one piece: both ranks have one pipe
+sys.stdout.flush()
 accelerator.end_training()
 """
 CONFIG = """\
