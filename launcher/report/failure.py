@@ -110,7 +110,7 @@ def _summarize(end: RankExit, error: ErrorText | None) -> str:
     else:
         how = "no exit code" if end.code is None else f"exit code {end.code}"
     if error is None:
-        said = last_lines(end.tail, 1) if end.code else []  # sys.exit("why") says it there, and no more
+        said = last_lines(end.tail, 1) if end.code == 1 else []  # as sys.exit("why") leaves it
         return f"{how}; last line: {said[0]}" if said else how
     # closing the process group in a finally block fails too, and hides what was raised first
     hidden = _FOLLOW_ON.search(error.summary) and not _FOLLOW_ON.search(error.root)
