@@ -8,6 +8,7 @@ sessions of their own: the agent is a child subreaper, so nothing escapes it, an
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import time
 from typing import Any, Dict, List, Optional, Set
@@ -16,7 +17,6 @@ from . import network, process_tree
 from .head_line import HeadLine
 from .import_process import ImportProcess
 from .joined import joined_ranks
-from .poller import EVENT_READ, Poller
 from .rank_output import RankOutput
 from .ranks import RankProcess, exit_status, spawn_rank
 
@@ -40,14 +40,14 @@ class RankGroup:
         token: names this run in the environment of everything that ranks start.
     """
 
-    def __init__(self, poller: Poller, line: HeadLine, home: str, token: str) -> None:
+    def __init__(self, selector: selectors.BaseSelector, line: HeadLine, home: str, token: str) -> None:
         self._importer: Optional[ImportProcess] = None
-        self._poller = poller
+        self._selector = selector
         self._line = line
         self._home = home
         self._token = token
         self._ranks: Dict[int, RankProcess] = {}
-        self._output = RankOutput(poller, line, stream_all=False)
+        self._output = RankOutput(selector, line, stream_all=False)
         self._order: Dict[str, Any] = {}
         self._variables: Dict[str, str] = {}
         self._port: Optional[network.MasterPort] = None
@@ -72,12 +72,12 @@ class RankGroup:
     def adopt(self, importer: ImportProcess) -> None:
         """Fork the ranks of coming orders from this process, once it has imported all."""
         self._importer = importer
-        self._poller.register(importer.socket, EVENT_READ, self._hear_importer)
+        self._selector.register(importer.socket, selectors.EVENT_READ, self._hear_importer)
 
     def _hear_importer(self) -> None:
         importer = self._importer
         if importer is not None and not importer.hear():
-            self._poller.unregister(importer.socket)
+            self._selector.unregister(importer.socket)
         if self._awaits_import:
             self._awaits_import = False
             self._start_now()
@@ -94,7 +94,7 @@ class RankGroup:
         self._order, self._variables, self._port = dict(order, token=self._token), variables, port
         self._stopping, self._kill_at, self._stuck_at, self._left = "", None, None, []
         self._joined, self._look_every_s = set(), JOINED_EVERY_S
-        self._output = RankOutput(self._poller, self._line, bool(order.get("stream_all")))
+        self._output = RankOutput(self._selector, self._line, bool(order.get("stream_all")))
         if order.get("start") == "fork" and self._importer is not None and not self._importer.is_ready:
             self._awaits_import = True
         else:
@@ -155,7 +155,7 @@ class RankGroup:
     def _register(self, rank: RankProcess) -> None:
         self._output.register(rank)
         if rank.channel is not None:
-            self._poller.register(rank.channel, EVENT_READ, lambda: self._read_channel(rank))
+            self._selector.register(rank.channel, selectors.EVENT_READ, lambda: self._read_channel(rank))
 
     def tell(self, message: Dict[str, Any]) -> None:
         """Send one message to every rank that has a channel."""
@@ -242,8 +242,8 @@ class RankGroup:
 
     def _close_channel(self, rank: RankProcess) -> None:
         if rank.channel is not None:
-            if self._poller.is_registered(rank.channel):
-                self._poller.unregister(rank.channel)
+            if rank.channel in self._selector.get_map():
+                self._selector.unregister(rank.channel)
             rank.channel.close()
             rank.channel = None
 
