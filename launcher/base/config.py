@@ -17,6 +17,9 @@ from typing import Any, Union
 
 from launcher.base.errors import ConfigError
 
+#: endings of the files that rows are read from
+ROW_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:

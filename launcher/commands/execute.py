@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from launcher.base.config import ROW_SUFFIXES
 from launcher.base.errors import LauncherError, StoppedError
 from launcher.commands.conclude import conclude, summarize_error
 from launcher.commands.judge import judge, read_reports
@@ -188,9 +189,7 @@ def must_exist(request: Request) -> list[str]:
 
 def _is_path(text: str) -> bool:
     """Whether it can only mean a file or folder: no name of a model, nor the built-in demo."""
-    return text.startswith(("/", "./", "../")) or text.lower().endswith(
-        (".json", ".jsonl", ".csv", ".parquet")
-    )
+    return text.startswith(("/", "./", "../")) or text.lower().endswith(ROW_SUFFIXES)
 
 
 def plan_run(nodes: Nodes, request: Request, reports: Sequence[NodeReport], attempt: int) -> LaunchPlan:

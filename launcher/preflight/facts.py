@@ -65,7 +65,7 @@ class Dtk:
     installed_at: float | None = None
 
     @property
-    def is_hygons(self) -> bool:
+    def is_dtk(self) -> bool:
         """Whether there is a root, and it is no plain ROCm, which the same variables name."""
         names = (self.named_by or "", self.root or "", self.real or "")
         return self.root is not None and any("dtk" in name.lower() for name in names)

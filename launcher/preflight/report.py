@@ -86,7 +86,7 @@ class NodeReport:
         """Whether this is meant to be a DCU node, by whatever of it is there."""
         return (
             self.card_kind == "dcu"
-            or self.dtk.is_hygons
+            or self.dtk.is_dtk
             or self.driver.hyhal is not None
             or bool(self.driver.pci_cards)
             or self.driver.module in ("hycu", "hydcu")

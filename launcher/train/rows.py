@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.base.config import ROW_SUFFIXES
 from launcher.base.errors import ConfigError
 
-SUFFIXES = (".json", ".jsonl", ".csv", ".parquet")
 _ROLES = {
     "system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant",
 }  # fmt: skip
@@ -81,14 +81,14 @@ def _fold(bad: list[str]) -> str:
 def list_files(path: Path) -> list[Path]:
     """The file itself, or the files of rows in a folder by name; raises ConfigError when there are none."""
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in ROW_SUFFIXES and p.is_file())
         if not files:
-            raise ConfigError(f"data.path: no {', '.join(SUFFIXES)} file in {path}")
+            raise ConfigError(f"data.path: no {', '.join(ROW_SUFFIXES)} file in {path}")
         return files
     if not path.exists():
         raise ConfigError(f"data.path: {path} is not there", "every node must see the rows under this path")
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"data.path: {path}: expected a file that ends in {', '.join(SUFFIXES)}")
+    if path.suffix.lower() not in ROW_SUFFIXES:
+        raise ConfigError(f"data.path: {path}: expected a file that ends in {', '.join(ROW_SUFFIXES)}")
     return [path]
 
 

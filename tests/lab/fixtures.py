@@ -33,6 +33,11 @@ def lab(lab_session: Lab) -> Iterator[Lab]:
 @pytest.fixture
 def lab_path(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder of this test that all hosts see: ``tmp_path`` is not one, since each host has its own /tmp."""
+    yield from shared_folder(lab, request)
+
+
+def shared_folder(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder in what all hosts of a lab share, named after the test and removed after it."""
     folder = lab.shared / request.node.name.translate(str.maketrans("/[] ", "____"))
     folder.mkdir()
     yield folder

@@ -76,7 +76,7 @@ print(json.dumps(found))
 
 def read(tmp_path: Path, text: str, name: str = "accelerate.yaml") -> ScriptSettings:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    return read_accelerate_config(str(tmp_path / name), "/work")
+    return read_accelerate_config(str(tmp_path / name), "/project")
 
 
 def variables(settings: ScriptSettings) -> dict[str, str]:
@@ -104,7 +104,7 @@ def test_same_variables_as_accelerate_launch(tmp_path: Path):
             expected["ACCELERATE_USE_CPU"] = "true"
         if expected.get("ACCELERATE_DYNAMO_USE_DYNAMIC") == "False":
             del expected["ACCELERATE_DYNAMO_USE_DYNAMIC"]  # said by accelerate before 1.16 only
-        assert variables(read_accelerate_config(str(path), "/work")) == expected, path.read_text()
+        assert variables(read_accelerate_config(str(path), "/project")) == expected, path.read_text()
 
 
 def test_plain_file(tmp_path: Path):
@@ -130,8 +130,8 @@ def test_deepspeed_file_is_looked_for_on_nodes(tmp_path: Path, monkeypatch):
         tmp_path, "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
     )
     assert settings.uses_deepspeed
-    assert settings.files == ("/work/ds.json",)
-    assert variables(settings)["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == "/work/ds.json"
+    assert settings.files == ("/project/ds.json",)
+    assert variables(settings)["ACCELERATE_DEEPSPEED_CONFIG_FILE"] == "/project/ds.json"
     assert variables(settings)["ACCELERATE_CONFIG_DS_FIELDS"] == "deepspeed_config_file"
     assert not {name for name in variables(settings) if "DYNAMO" in name or "USE_CPU" in name}
 

@@ -68,7 +68,7 @@ def arrange() -> Iterator[Arrange]:
         sessions = [FakeSession(node, host.name, inbox, network.answer) for node, host in enumerate(named)]
         opened.append(Nodes(sessions, inbox, 10.0, tick=lambda: None))
         reports = [master, *(NodeReport(host.name) for host in named[1:])]
-        spec = RunSpec("run", "script", "x.py", (), "/work", "/run", master_address=master_address)
+        spec = RunSpec("run", "script", "x.py", (), "/project", "/run", master_address=master_address)
         return arrange_meeting(opened[-1], spec, named, reports, port)
 
     yield make

@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
 
 def dry_run(folder: Path, hosts: str, *words: str) -> str:
     (folder / "hosts").write_text(hosts)
-    before = ["--hosts", "hosts", "--dry-run", "--run-dir", "/runs/golden", "--workdir", "/work"]
+    before = ["--hosts", "hosts", "--dry-run", "--run-dir", "/runs/golden", "--workdir", "/project"]
     result = CliRunner().invoke(run, [*before, *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout_bytes.decode("utf-8", "surrogateescape")
@@ -130,7 +130,7 @@ def test_places_that_the_user_names(folder: Path):
 
 def plan_for(hosts: str, reports: list[NodeReport], meeting: Meeting, **spec) -> LaunchPlan:
     defaults = {
-        "name": "golden", "kind": "script", "target": "train.py", "arguments": ("--lr", "1e-4"), "workdir": "/work",
+        "name": "golden", "kind": "script", "target": "train.py", "arguments": ("--lr", "1e-4"), "workdir": "/project",
         "run_dir": "/runs/golden",
     }  # fmt: skip
     listed = parse_hostfile(hosts, "hosts")

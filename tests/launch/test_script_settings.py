@@ -30,13 +30,13 @@ from launcher.launch.script_settings import (
 def test_variables_of_deepspeed(tmp_path: Path, monkeypatch, config, zero3):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ds.json").write_text("\ufeff" + json.dumps(config), encoding="utf-8")
-    settings = add_deepspeed(ScriptSettings(), "ds.json", "/work/on nodes")
+    settings = add_deepspeed(ScriptSettings(), "ds.json", "/project/on nodes")
     assert settings.variables == {
         "ACCELERATE_USE_DEEPSPEED": "true",
-        "ACCELERATE_DEEPSPEED_CONFIG_FILE": "/work/on nodes/ds.json",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": "/project/on nodes/ds.json",
         "ACCELERATE_DEEPSPEED_ZERO3_INIT": zero3,
     }
-    assert settings.files == ("/work/on nodes/ds.json",)
+    assert settings.files == ("/project/on nodes/ds.json",)
     assert settings.uses_deepspeed
 
 

@@ -66,7 +66,7 @@ class Course:
             kind="recipe" if recipe else "script",
             target="x.py",
             arguments=(),
-            workdir="/work",
+            workdir="/project",
             run_dir=str(folder),
             recipe={"config": {}, "config_hash": "h"} if recipe else None,
             grace_s=7.0,

@@ -57,7 +57,7 @@ def run_case(case):
         Host(name, source=f"hosts:{n + 1}", env=envs[n], **lines) for n, name in enumerate(case["nodes"])
     ]
     reports = [read_report(name, patch(base, changes)) for name, changes in case["nodes"].items()]
-    wanted = {"recipe": False, "workdir": "/work", **case.get("wanted", {})}
+    wanted = {"recipe": False, "workdir": "/project", **case.get("wanted", {})}
     if "config" in wanted:
         config = to_dict(Recipe()) | {"model": {"path": "/models/m"}, "data": {"path": "demo"}}
         for key, value in wanted["config"].items():
@@ -115,5 +115,5 @@ def test_whatever_is_unknown_makes_no_error(left_out):
     known = {name: value for name, value in HEALTHY.items() if name not in left_out}
     reports = [read_report("w0", HEALTHY), read_report("w1", known)]
     hosts = [Host("w0"), Host("w1")]
-    for finding in find_faults(reports, Wanted(False, "/work", hosts)):
+    for finding in find_faults(reports, Wanted(False, "/project", hosts)):
         assert finding.level == "note", finding

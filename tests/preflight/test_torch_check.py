@@ -28,7 +28,7 @@ def look(folder: Path, limit: float = 30.0, rccl: int = 22203, **facts):
     answer = deep_look.look(message, str(ROOT), {**os.environ, "PYTHONPATH": str(folder)})
     told = merge_torch_facts(answer["facts"], answer["error"])
     reports = [read_report("w0", {**HEALTHY, "torch": told})]
-    found = find_faults(reports, Wanted(False, "/work", [Host("w0")]))
+    found = find_faults(reports, Wanted(False, "/project", [Host("w0")]))
     return reports[0].torch, [(finding.code, finding.message) for finding in found]
 
 

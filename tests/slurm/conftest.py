@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.lab.fixtures import FOLDER
+from tests.lab.fixtures import FOLDER, shared_folder
 from tests.lab.lab import Lab
 from tests.slurm.slurm_lab import SlurmLab
 
@@ -33,7 +32,4 @@ def slurm(slurm_session: SlurmLab) -> Iterator[SlurmLab]:
 @pytest.fixture
 def slurm_path(slurm: SlurmLab, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder that all nodes see."""
-    folder = slurm.lab.shared / request.node.name.translate(str.maketrans("/[] ", "____"))
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    yield from shared_folder(slurm.lab, request)

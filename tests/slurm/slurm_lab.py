@@ -6,6 +6,7 @@ that Slurm hands out their numbers (IDX) as it does on a cluster whose gres.conf
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -85,8 +86,7 @@ class SlurmLab:
 
     def _write_files(self) -> None:
         self.folder.mkdir()
-        with open("/dev/urandom", "rb") as source:
-            (self.folder / "munge.key").write_bytes(source.read(1024))
+        (self.folder / "munge.key").write_bytes(os.urandom(1024))
         cards = self.folder / "cards"
         cards.mkdir()
         for number in range(CARDS):
