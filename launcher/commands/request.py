@@ -12,7 +12,7 @@ from typing import Any
 from launcher.base.env import EnvPlan, plan_envs
 from launcher.base.errors import UsageError
 from launcher.commands.script_options import read_script_options, warn_of_local_rank
-from launcher.commands.target import Target, read_target
+from launcher.commands.target import Target, find_stray_options, read_target
 from launcher.hosts.host import Host
 from launcher.launch.order import RunSpec
 from launcher.launch.script_settings import ScriptSettings
@@ -70,9 +70,14 @@ def read_request(options: Mapping[str, Any]) -> Request:
     settings = read_script_options(options, target, workdir)
     env_plans = [replace(plan, named=(*settings.named, *plan.named)) for plan in env_plans]
     warning = warn_of_local_rank(options, target)
-    remarks = (*(f"note: {note}" for note in settings.notes), *([f"warning: {warning}"] if warning else []))
+    remarks = [f"note: {note}" for note in settings.notes]
+    remarks += [f"warning: {warning}"] if warning else []
+    if stray := find_stray_options(target):
+        remarks.append(
+            f"warning: {', '.join(stray)} behind {target.name} goes to the script; options of dcu-launch stand before it"
+        )
     spec = _make_spec(options, target, setup, workdir, settings)
-    return Request(spec, hosts, env_plans, options, remarks, target.recipe)
+    return Request(spec, hosts, env_plans, options, tuple(remarks), target.recipe)
 
 
 def read_hosts(path: str | None, ranks_per_host: int | None) -> Sequence[Host]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,12 @@ from launcher.base.errors import UsageError
 
 DEFAULT_RECIPE = "dcu-launch.yaml"
 DEMO = "demo"
+VERB_NAMES = ("run", "check", "hosts", "env", "constraints")
+PLANNED = (
+    "submit", "ps", "logs", "attach", "stop", "save", "merge", "generate", "report", "diagnose", "estimate", "init",
+)  # fmt: skip
+#: missed most when they stand behind the script, where the script gets them
+OUR_OPTIONS = ("--hosts", "--dry-run", "--nproc", "--run-dir", "--transport", "--start")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*\+?=")
 
 
@@ -53,10 +60,27 @@ def read_target(words: Sequence[str], as_module: bool) -> Target:
         if not Path(name).exists():
             raise UsageError(f"there is no script {name}", "paths are relative to the working folder")
         return Target("script", name, None, arguments)
-    raise UsageError(
-        f"{name!r} is neither a recipe (*.yaml), a script (*.py) nor key=value",
-        f"for a module: dcu-launch -m {name}; options of dcu-launch stand before TARGET",
-    )
+    raise UsageError(f"{name!r} is neither a recipe (*.yaml), a script (*.py) nor key=value", _hint_for(name))
+
+
+def _hint_for(name: str) -> str:
+    near = difflib.get_close_matches(name, VERB_NAMES, n=1, cutoff=0.7)
+    if name in VERB_NAMES:
+        return f"a verb stands first: dcu-launch {name} ..."
+    if name in PLANNED:
+        return f"dcu-launch {name} is planned and not there yet"
+    if near:
+        return f"did you mean: dcu-launch {near[0]}"
+    return f"verbs are {', '.join(VERB_NAMES)}; for a module: dcu-launch -m {name}"
+
+
+def find_stray_options(target: Target) -> list[str]:
+    """Options of ours behind a script that knows none of that name: meant for us, most likely."""
+    if target.kind != "script":
+        return []
+    text = Path(target.name).read_text(encoding="utf-8", errors="replace")
+    named = [word.partition("=")[0] for word in target.arguments]
+    return [name for name in dict.fromkeys(named) if name in OUR_OPTIONS and name.lstrip("-") not in text]
 
 
 def _read_recipe(path: str | None, overrides: Sequence[str]) -> Target:

@@ -32,6 +32,7 @@ class Progress:
         if not line:
             return ""
         if _number(data.get("eval_loss")) is not None:
+            self._held = ""  # older: it must not come after this one
             return line
         if self._total is not None and self._total <= SHORT_RUN:
             return line

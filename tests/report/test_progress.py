@@ -52,3 +52,10 @@ def test_a_long_run_shows_a_step_now_and_then_and_the_last() -> None:
 
 def test_an_evaluation_is_always_shown() -> None:
     assert Progress(None).add(500, {"eval_loss": 1.5}) == "step 500  eval_loss 1.5000"
+
+
+def test_a_held_row_does_not_come_after_a_later_evaluation() -> None:
+    progress = Progress(None)
+    assert progress.add(2, {"loss": 2.0}) == ""
+    assert progress.add(3, {"loss": 1.0, "eval_loss": 1.5}).startswith("step 3")
+    assert progress.close() == ""

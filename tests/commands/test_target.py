@@ -1,0 +1,35 @@
+"""TARGET that is none, and options on the wrong side of it."""
+
+import pytest
+
+from launcher.base.errors import UsageError
+from launcher.cli import VERBS
+from launcher.commands.target import PLANNED, VERB_NAMES, find_stray_options, read_target
+
+
+def test_the_verbs_are_those_of_the_command_line():
+    assert tuple(VERBS) == VERB_NAMES
+    assert not set(PLANNED) & set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("check", "a verb stands first: dcu-launch check ..."),
+        ("chekc", "did you mean: dcu-launch check"),
+        ("generate", "dcu-launch generate is planned and not there yet"),
+        ("my.sh", "verbs are run, check, hosts, env, constraints; for a module: dcu-launch -m my.sh"),
+    ],
+)
+def test_what_is_no_target_is_told_what_it_may_be(word, hint):
+    with pytest.raises(UsageError) as raised:
+        read_target([word], as_module=False)
+    assert raised.value.hint == hint
+
+
+def test_our_options_behind_a_script_that_does_not_know_them_are_noticed(tmp_path):
+    script = tmp_path / "t.py"
+    script.write_text("import argparse\nparser.add_argument('--start')\n")
+    words = [str(script), "--hosts", "h", "--dry-run=nodes", "--start", "3", "--lr", "1"]
+    assert find_stray_options(read_target(words, as_module=False)) == ["--hosts", "--dry-run"]
+    assert find_stray_options(read_target(["json.tool", "--hosts"], as_module=True)) == []
