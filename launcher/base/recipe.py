@@ -113,14 +113,32 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         # OmegaConf's own loader: it reads 1e-4 as a number and refuses a key that stands twice
         values = OmegaConf.to_container(OmegaConf.create(text)) if tree is not None else {}
+        merges = list(_find_merges(tree))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except Exception as error:  # a key that is null, a set, 3,000 brackets: what YAML can hold is an open set
+        why = str(error).partition("\n")[0][:200] or type(error).__name__
+        raise ConfigError(f"{path}: cannot be read as a recipe: {why}") from None
+    if merges:
+        lines = "\n".join(f"{path}:{line}: << is not supported" for line in merges)
+        raise ConfigError(lines, "write the keys out")
     if tree is not None and not isinstance(tree, yaml.MappingNode):
         raise ConfigError(f"{path}: expected keys and values, as in train: {{max_steps: 10}}")
     return list(_walk(tree, values, "", str(path))) if tree is not None else []
+
+
+def _find_merges(tree: Any) -> Iterator[int]:
+    """Lines of YAML's merge keys: what they bring has no line of its own that a mistake could be told with."""
+    nodes, seen = [tree], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in seen or isinstance(node.value, str):
+            continue
+        seen.add(id(node))
+        pairs = [part if isinstance(part, tuple) else (part,) for part in node.value]
+        yield from (pair[0].start_mark.line + 1 for pair in pairs if pair[0].tag.endswith(":merge"))
+        nodes += [part for pair in pairs for part in pair]
 
 
 def _read_text(path: Path) -> str:
@@ -225,13 +243,21 @@ def _merge(entries: list[_Entry], problems: list[str]) -> dict[str, Any]:
     for entry in entries:
         hint = types.get(entry.key, Any)
         value = _split_list(entry.value) if "list" in str(hint) or entry.key == "env.setup" else entry.value
+        if entry.key == "env.setup" and not _is_steps(value):
+            problems.append(
+                f"{_tell(entry)}: expected a list of set-up steps, as in [/opt/dtk/env.sh, module:NAME]"
+            )
+            continue
+        if entry.key == "env":
+            problems.append(f"{_tell(entry)}: expected NAME: value pairs; found {_show(value)}")
+            continue
         expected = f"{_tell(entry)}: expected {describe_type(hint)}; found {_show(value)}"
         if isinstance(value, bool) and "bool" not in str(hint) and hint is not Any:
             problems.append(expected)  # OmegaConf would take true for 1.0
             continue
         try:
             merged = OmegaConf.merge(merged, _nest(entry.key, value))
-        except OmegaConfBaseException:
+        except (OmegaConfBaseException, TypeError, ValueError):
             problems.append(expected)
     for entry in entries:
         if "${" not in str(entry.value):
@@ -249,6 +275,12 @@ _INTERPOLATION_CURE = (
     "${train.seed} is another key, ${oc.env:NAME} a variable of this machine; "
     "in env, NAME+: value prepends on the node"
 )
+
+
+def _is_steps(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list) and all(isinstance(step, str) and step for step in value)
+    )
 
 
 def _split_list(value: Any) -> Any:

@@ -125,7 +125,13 @@ class RunFolder:
 
 
 def name_run(target: str, name: str | None) -> str:
-    """``<time>-<recipe>``: sorts by time, says what it was."""
+    """``<time>-<recipe>``: sorts by time, says what it was.
+
+    Raises:
+        UsageError: the name leads to another folder.
+    """
+    if name and ("/" in name or "\0" in name):
+        raise UsageError(f"--name {name!r}: expected a name without /", "a whole path: --run-dir DIR")
     stem = name or Path(target).stem or "run"
     return time.strftime("%Y%m%d-%H%M%S-") + stem
 

@@ -232,3 +232,27 @@ def test_omegaconf_is_imported_only_when_a_recipe_is_read():
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=dict(os.environ), check=False).returncode
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model: &m {path: demo}\ndata:\n  max_length: 100\n  <<: *m\n", "r.yaml:4: << is not supported"),
+        ("env: [A, B]\n", "r.yaml:1: env: expected NAME: value pairs; found a list"),
+        ("env: {setup: [1, x]}\n", "r.yaml:1: env.setup: expected a list of set-up steps"),
+        (
+            "train:\n  max_steps: abc\n  epochs: [1]\n",
+            "r.yaml:3: train.epochs: expected a number; found a list",
+        ),
+        ('model: {path: "${"}\n', "r.yaml: cannot be read as a recipe: "),
+        ("train: {null: 4}\n", "r.yaml: cannot be read as a recipe: "),
+        ("lora: {targets: !!set {a, b}}\n", "r.yaml: cannot be read as a recipe: "),
+        ("a: " + "[" * 3000, "r.yaml: cannot be read as a recipe: "),
+    ],
+)
+def test_what_yaml_can_hold_and_a_recipe_cannot(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_recipe(tmp_path / "r.yaml")
+    assert f"{tmp_path}/{said}" in raised.value.message
+    assert len(raised.value.message) < 1000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import UsageError
-from launcher.launch.run_folder import RunFolder
+from launcher.launch.run_folder import RunFolder, name_run
 
 
 class Full:
@@ -65,3 +65,8 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"run folder .*/file/run: Not a directory"):
         RunFolder(tmp_path / "file" / "run", "run")
+
+
+def test_a_name_stays_in_the_folder_of_runs() -> None:
+    with pytest.raises(UsageError, match="expected a name without /"):
+        name_run("train.py", "../../x")
