@@ -16,7 +16,7 @@ def test_the_verbs_are_those_of_the_command_line():
     ("word", "hint"),
     [
         ("check", "a verb stands first: dcu-launch check ..."),
-        ("chek", "did you mean: dcu-launch check"),
+        ("constraint", "did you mean: dcu-launch constraints"),
         ("generate", "dcu-launch generate is planned and not there yet"),
         ("my.sh", "verbs are run, check, hosts, env, constraints; for a module: dcu-launch -m my.sh"),
     ],
