@@ -30,7 +30,8 @@ def family() -> Iterator[subprocess.Popen[bytes]]:
     ) as process:
         process.stdout.readline()
         deadline = time.monotonic() + 10
-        while len(process_tree.descendants(process.pid)) < 3:
+        # forked is not enough: until its exec a child has the shell's name
+        while not {"sleep 611", "sleep 612"} < names(process_tree.descendants(process.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         yield process
