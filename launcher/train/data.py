@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from launcher.base.config import Recipe
 from launcher.base.errors import ConfigError
 from launcher.train.pack import MicroBatch, PackLimits, split_rows
+from launcher.train.row_facts import describe_rows
 from launcher.train.rows import Row, read_rows
 from launcher.train.template import Encoded, Template, choose_template, encode_rows
 
@@ -44,12 +45,18 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """What a run learns from and is measured on; ``messages`` says what was left out or cut."""
+    """What a run learns from and is measured on.
+
+    Attributes:
+        messages: what was left out or cut.
+        facts: figures about the rows to learn from, see ``row_facts``.
+    """
 
     template: Template
     train: Tokens
     eval: Tokens
     messages: tuple[str, ...]
+    facts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ def load_data(recipe: Recipe, tokenizer: Any) -> RunData:
             "raise data.max_length",
         )
     messages.insert(0, describe_tokens(train, held_back, template.name))
-    return RunData(template, train, held_back, tuple(messages))
+    return RunData(template, train, held_back, tuple(messages), describe_rows(train_rows, tokenizer))
 
 
 def _tell_bad(path: str, bad: tuple[str, ...], messages: list[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.base.config import Recipe
 from launcher.base.errors import ConfigError, UsageError
+from launcher.base.learning_rate import pick_learning_rate
 from launcher.train import checkpoint
 from launcher.train.channel import Channel
 from launcher.train.data import RunData, load_data, make_limits
@@ -16,11 +17,13 @@ from launcher.train.loss import Objective, can_use_places
 from launcher.train.methods import Tuned, apply_method, check_method
 from launcher.train.metrics import MetricsFile
 from launcher.train.model import check_tokenizer, load_model, load_model_config, load_tokenizer
+from launcher.train.movement import Movement
 from launcher.train.optimizer_state import named_trainable, restore
 from launcher.train.order import Order, versions
-from launcher.train.pack import steps_per_epoch
+from launcher.train.pack import rows_of_step, steps_per_epoch
 from launcher.train.precision import choose_attention, choose_precision, load_dtype, torch_dtype
 from launcher.train.result import write_result
+from launcher.train.row_facts import measure_order
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
 
@@ -51,6 +54,8 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         engine, tuned, _count_steps(recipe, data),
         MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
         _facts(order),
+        Movement(named_trainable(tuned.causal), has_experts(tuned.causal)) if world.is_main else None,
+        _figures(recipe, data, tuned) if progress.step == 0 else {},
     )  # fmt: skip
     if not run_loop(setup, progress):
         return False
@@ -99,6 +104,23 @@ def _count_steps(recipe: Recipe, data: RunData) -> int:
 
 def _facts(order: Order) -> dict[str, Any]:
     return {"run": order.run, "config_hash": order.config_hash, "versions": versions()}
+
+
+def _figures(recipe: Recipe, data: RunData, tuned: Tuned) -> dict[str, Any]:
+    """What a curve is judged by, beside itself."""
+    batch_size, num_rows = recipe.train.global_batch_size, len(data.train.rows)
+    steps = range(1, 1 + min(steps_per_epoch(num_rows, batch_size), max(1, 1000 // batch_size)))
+    drawn = [row for step in steps for row in rows_of_step(step, num_rows, batch_size, recipe.train.seed)]
+    return {
+        **data.facts,
+        "vocab_size": tuned.causal.get_input_embeddings().num_embeddings,
+        "rows": num_rows,
+        "eval_rows": len(data.eval.rows),
+        "file_order_share": measure_order(drawn),
+        "parameters": tuned.counts["all"],
+        "trainable_parameters": sum(number for kind, number in tuned.counts.items() if kind != "all"),
+        "learning_rate": pick_learning_rate(recipe),
+    }
 
 
 def _resume(

@@ -6,8 +6,9 @@ Reading order is running order: ``run_loop`` -> ``run_step`` -> ``evaluate`` -> 
 from __future__ import annotations
 
 import math
+import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from launcher.train.data import RunData, make_batch
 from launcher.train.engine import Engine
 from launcher.train.methods import Tuned
 from launcher.train.metrics import MetricsFile
+from launcher.train.movement import Movement
 from launcher.train.optimizer_state import collect_moments, named_trainable
 from launcher.train.pack import PackLimits, plan_step, rows_of_step, steps_per_epoch
 from launcher.train.schedule import rate_factor
+from launcher.train.step_clock import StepClock
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, gather_floats
 
@@ -37,6 +40,8 @@ class Setup:
     Attributes:
         num_steps: of the whole run, those before a resume included.
         facts: go into each manifest: run, config hash, versions.
+        movement: rank 0's look at gradients and parameters.
+        figures: about model and rows; go into the first row of metrics, for who judges the curve.
     """
 
     recipe: Recipe
@@ -52,6 +57,8 @@ class Setup:
     num_steps: int
     metrics: MetricsFile
     facts: dict[str, Any]
+    movement: Movement | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -80,8 +87,11 @@ def run_loop(setup: Setup, progress: Progress) -> bool:
     """Train up to the last step; False when the run was asked to end before."""
     train = setup.recipe.train
     setup.stop.arm()
+    figures = setup.figures
     while progress.step < setup.num_steps and not progress.stop:
         row = run_step(setup, progress)
+        if figures:
+            row["facts"], figures = {**figures, **row.get("facts", {})}, {}
         is_last, is_best = progress.step == setup.num_steps, False
         if setup.data.eval.rows and (is_last or (train.eval_every and progress.step % train.eval_every == 0)):
             loss = evaluate(setup, progress)
@@ -113,9 +123,12 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
         group["lr"] = rate
     # Dropout drawn from seed, step and rank: a run that goes on draws what an unbroken one would have drawn.
     torch.manual_seed((seed * 1_000_003 + step) * 1_009 + world.rank)
-    loss_sum, wait_s = _accumulate(setup, micros, tokens.count_labels(rows))
+    clock = StepClock(setup.device)
+    loss_sum = _accumulate(setup, micros, tokens.count_labels(rows), clock)
     if progress.step == 0:
         _check_gradients(setup)
+    if setup.movement is not None:
+        setup.movement.see_gradients()
     norm = float(engine.accelerator.clip_grad_norm_(
         list(engine.model.parameters()), recipe.train.max_grad_norm or math.inf
     ))  # fmt: skip
@@ -124,15 +137,17 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
         loss_sum,
         setup.stop.is_set or "stop" in orders,
         "save" in orders,
-        time.perf_counter() - started,
-        wait_s,
+        clock.own_s(),
+        clock.wait_s,
     ]
     seen = gather_floats([float(value) for value in mine], setup.device)
-    _finish_step(setup, step, [values[0] for values in seen], norm)
+    was_skipped = _finish_step(setup, step, [values[0] for values in seen], norm)
+    found = setup.movement.see_step(was_skipped) if setup.movement is not None else {}
     progress.step, progress.tokens = step, progress.tokens + tokens.count_tokens(rows)
     progress.stop = progress.stop or any(values[1] for values in seen)
     progress.save = any(values[2] for values in seen)
-    return _describe_step(setup, progress, rows, seen, {"lr": rate, "grad_norm": norm, "step_s": started})
+    row = _describe_step(setup, progress, rows, seen, {"lr": rate, "grad_norm": norm, "step_s": started})
+    return {**row, "facts": found} if found else row
 
 
 def _describe_step(
@@ -147,33 +162,36 @@ def _describe_step(
         "tokens": num_tokens, "label_tokens": num_labels, "rows": len(rows), "tokens_per_s": num_tokens / step_s,
         "step_s": step_s, "epoch": progress.step / per_epoch, "tokens_total": progress.tokens,
         "data_wait_s": max(values[4] for values in seen),
-        "slowest_rank": max(range(len(seen)), key=lambda rank: seen[rank][3]), "time": time.time(),
+        "slowest_rank": max(range(len(seen)), key=lambda rank: seen[rank][3]),
+        "slowest_step_s": max(values[3] for values in seen),
+        "median_step_s": statistics.median(values[3] for values in seen), "time": time.time(),
     }  # fmt: skip
     if setup.device.type == "cuda":
         row["memory_gib"] = torch.cuda.max_memory_allocated(setup.device) / 2**30
     return row
 
 
-def _accumulate(setup: Setup, micros: list[Any], num_labels: int) -> tuple[float, float]:
-    """Forward and backward of this rank's micro-batches; the sum of its losses and the seconds spent on tensors."""
-    engine, wait_s = setup.engine, 0.0
+def _accumulate(setup: Setup, micros: list[Any], num_labels: int, clock: StepClock) -> float:
+    """Forward and backward of this rank's micro-batches; the sum of its losses."""
+    engine = setup.engine
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
     engine.model.train()
     for index, micro in enumerate(micros):
-        before = time.perf_counter()
-        batch = make_batch(setup.data.train, micro, setup.device)
-        wait_s += time.perf_counter() - before
+        with clock.data():
+            batch = make_batch(setup.data.train, micro, setup.device)
         # the engine takes the mean over ranks: what is wanted is the sum, over all label tokens of the step
         scale = setup.world.size / num_labels
         if index + 1 < len(micros):
             with engine.accelerator.no_sync(engine.model):
-                loss = engine.model(batch)
+                with clock.forward():
+                    loss = engine.model(batch)
                 engine.accelerator.backward(loss * scale)
         else:
-            loss = engine.model(batch)
+            with clock.forward():
+                loss = engine.model(batch)
             engine.accelerator.backward(loss * scale)
         total += loss.detach()
-    return float(total), wait_s
+    return float(total)
 
 
 def _check_gradients(setup: Setup) -> None:
@@ -195,15 +213,15 @@ def has_experts(causal: Any) -> bool:
     return any(getattr(causal.config, name, None) for name in names)
 
 
-def _finish_step(setup: Setup, step: int, losses: list[float], norm: float) -> None:
-    """Let the optimizer step unless a number is not finite; then skip or stop, as the recipe says."""
+def _finish_step(setup: Setup, step: int, losses: list[float], norm: float) -> bool:
+    """Let the optimizer step unless a number is not finite; then skip or stop, as the recipe says. Whether it was skipped."""
     engine = setup.engine
     wrong = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
     # a loss scaler finds its scale by overflowing: it leaves such steps out by itself
     if not wrong and (math.isfinite(norm) or engine.accelerator.scaler is not None):
         engine.optimizer.step()
         engine.optimizer.zero_grad()
-        return
+        return bool(getattr(engine.optimizer, "step_was_skipped", False))
     what = f"the loss of rank {wrong[0]} is {losses[wrong[0]]}" if wrong else f"the gradient's norm is {norm}"
     if setup.recipe.train.on_nonfinite == "stop":
         raise NonFiniteError(f"step {step}: {what}")
@@ -212,6 +230,7 @@ def _finish_step(setup: Setup, step: int, losses: list[float], norm: float) -> N
     engine.optimizer.zero_grad()
     if setup.world.is_main:
         setup.channel.warn(f"step {step} is left out: {what}")
+    return True
 
 
 def evaluate(setup: Setup, progress: Progress) -> float | None:
