@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from launcher.base.config import ROW_SUFFIXES
-from launcher.base.errors import LauncherError, StoppedError
+from launcher.base.errors import LauncherError, StoppedError, UsageError
 from launcher.commands.conclude import conclude, summarize_error
 from launcher.commands.judge import judge, read_reports
 from launcher.commands.request import Request
@@ -62,9 +62,20 @@ def execute(request: Request, only_plan: bool) -> int:
 def _claim_run_folder(request: Request) -> Request:
     """A folder of this run's own, unless the user named one."""
     if request.options["run_dir"]:
+        _refuse_recipes_folder(request)
         return request
     path = claim_folder(Path(request.spec.run_dir))
     return replace(request, spec=replace(request.spec, run_dir=str(path), name=path.name))
+
+
+def _refuse_recipes_folder(request: Request) -> None:
+    """A script's run would overwrite the summary and the plan of a recipe's, which can still be resumed."""
+    path = Path(request.spec.run_dir)
+    if request.recipe is None and (path / "config.yaml").exists():
+        raise UsageError(
+            f"run folder {path}: holds the run of a recipe (config.yaml)",
+            "a folder of its own for this script: another --run-dir",
+        )
 
 
 @contextmanager

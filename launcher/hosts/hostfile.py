@@ -31,6 +31,8 @@ KEYS = ("slots", "devices", "python", "setup", "key", "addr", "env.NAME")
 MAX_SLOTS = 1024
 #: bad lines shown before "and N more": a binary file taken for a hostfile has thousands
 MAX_BAD_LINES = 100
+#: letters of a line; the longest that is of use holds a search path or two
+MAX_LINE = 16_384
 
 _HINT = (
     "a line is [user@]host[:port], then any of slots= devices= python= setup= key= addr= env.NAME=; "
@@ -139,6 +141,11 @@ def _refuse_twice(line: _Line, hosts: Sequence[Host], first_line: dict[tuple[str
 
 def _parse_line(line: _Line) -> list[Host]:
     """Hosts of one line, none when it is blank or its host cannot be read; problems stay in ``line``."""
+    if len(line.text) > MAX_LINE:
+        line.refuse(
+            f"a line of {len(line.text):,} characters", f"at most {MAX_LINE:,}; long values from --env-file"
+        )
+        return []
     try:
         words = split_words(line.text)
         if not words:
@@ -331,7 +338,8 @@ def _list_problems(lines: Sequence[_Line]) -> str:
 def _show_text(text: str) -> str:
     """The line for a message: secrets masked, control characters visible, 160 characters at most."""
 
-    return printable(_mask_secrets(text).replace("\t", " "), limit=160)
+    # a little more than is shown: the search for secrets takes longer the longer a word is
+    return printable(_mask_secrets(text[:1000]).replace("\t", " "), limit=160)
 
 
 def _mask_secrets(text: str) -> str:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 from typing import Dict, Optional, Tuple
 
 TAIL_BYTES = 32 * 1024
+#: of a traceback that is longer than the tail, so much is kept from its beginning, which names the error
+BEGIN_BYTES = 8 * 1024
+_ERROR_LINE = re.compile(rb"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+TRACEBACK = b"Traceback (most recent call last)"
 QUEUE_BYTES = 64 * 1024 * 1024
 
 
@@ -84,16 +89,34 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 class Tail:
-    """The last bytes of a stream."""
+    """The last bytes of a stream, and the beginning of the last traceback in it, should its message be longer than they."""
 
     def __init__(self) -> None:
         self._kept = b""
+        self._begin = b""
 
     def add(self, data: bytes) -> None:
         """Remember ``data``, forget the oldest beyond ``TAIL_BYTES``."""
-        self._kept = (self._kept + data)[-TAIL_BYTES:]
+        joined = self._kept + data
+        at = joined.rfind(TRACEBACK, max(0, len(self._kept) - len(TRACEBACK) + 1))
+        if at >= 0:
+            self._begin = joined[joined.rfind(b"\n", 0, at) + 1 :][:BEGIN_BYTES]
+        elif 0 < len(self._begin) < BEGIN_BYTES:
+            self._begin += data[: BEGIN_BYTES - len(self._begin)]
+        self._kept = joined[-TAIL_BYTES:]
+
+    @property
+    def ends_in_error(self) -> bool:
+        """Whether a traceback's last line, ``SomeError: why``, was the last that came."""
+        begin = self._kept.rfind(TRACEBACK)
+        return begin >= 0 and _ERROR_LINE.match(self._kept[begin:].rstrip().rpartition(b"\n")[2]) is not None
 
     def text(self) -> str:
         """What is kept, decoded; a first line cut in two is left out."""
         text = self._kept.decode("utf-8", "replace")
-        return text.split("\n", 1)[-1] if len(self._kept) == TAIL_BYTES else text
+        if len(self._kept) < TAIL_BYTES:
+            return text
+        _, end, rest = text.partition("\n")
+        if self._begin and TRACEBACK not in self._kept:
+            return self._begin.decode("utf-8", "replace") + "\n" + rest
+        return rest if end else text

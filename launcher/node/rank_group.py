@@ -31,6 +31,10 @@ LOGS_LIMIT_S, LOGS_LIMIT_STOPPING_S = 60.0, 3.0
 JOINED_EVERY_S, JOINED_EVERY_AT_MOST_S = 0.5, 5.0
 #: output of an ended rank that may still be in its pipe; who holds it open and goes on writing is not waited for
 READS_AT_END = 32
+_STAYS = (
+    "rank %d printed a traceback %.0f s ago and its process %d has not ended: if it is not at work, a thread that is no "
+    "daemon or a process that it started keeps it, and the others wait for it"
+)
 
 
 class RankGroup:
@@ -127,9 +131,8 @@ class RankGroup:
             return []
         started, reason = self._importer.fork(order, self._variables, self._port)
         if reason:
-            note = {"kind": "note", "data": {"message": "ranks start as processes of their own: %s" % reason}}
-            rank = order["ranks"][0]["rank"]
-            self._line.send({"kind": "event", "rank": rank, "event": note, "time": time.time()})
+            text = "ranks start as processes of their own: %s" % reason
+            self._tell_event(order["ranks"][0]["rank"], "note", text)
         else:
             self._close_port()
         self._ranks.update({rank.rank: rank for rank in started})
@@ -281,8 +284,14 @@ class RankGroup:
             self._tell_joined()
             self._look_at = now + self._look_every_s
             self._look_every_s = min(self._look_every_s * 1.1, JOINED_EVERY_AT_MOST_S)
+        for rank in [rank for rank in self._ranks.values() if rank.stays_after_error(now)]:
+            self._tell_event(rank.rank, "warning", _STAYS % (rank.rank, now - rank.heard, rank.pid))
         self._output.resume(self._ranks.values())
         self._watch_logs(now)
+
+    def _tell_event(self, rank: int, kind: str, text: str) -> None:
+        event = {"kind": kind, "data": {"message": text}}
+        self._line.send({"kind": "event", "rank": rank, "event": event, "time": time.time()})
 
     def _tell_joined(self) -> None:
         living = [

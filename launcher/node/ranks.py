@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional
 
@@ -22,6 +23,8 @@ from .output import Tail
 #: stands in a recipe's argv for the folder that holds our code
 CODE_FOLDER = "@launcher@"
 CHANNEL_VARIABLE = "DCU_LAUNCH_CHANNEL"
+#: the silence after which a rank that has printed a traceback is told to stay behind
+STAYS_AFTER_S = 10.0
 READ_BYTES = 64 * 1024
 
 
@@ -32,6 +35,8 @@ class RankProcess:
     Attributes:
         pipe: reading end of its output; -1 once at end of file.
         status: None while it runs, else exit code, or minus the signal number.
+        heard: when it last said something, by the monotonic clock.
+        is_told: that it stays behind after its error has been told.
     """
 
     rank: int
@@ -44,6 +49,8 @@ class RankProcess:
     tail: Tail = field(default_factory=Tail)
     status: Optional[int] = None
     channel_buffer: bytes = b""
+    heard: float = 0.0
+    is_told: bool = False
 
     @property
     def process_id(self) -> process_tree.ProcessId:
@@ -63,8 +70,18 @@ class RankProcess:
         if not data:
             os.close(self.pipe)
             self.pipe = -1
+        else:
+            self.heard = time.monotonic()
         self.tail.add(data)
         return data
+
+    def stays_after_error(self, now: float) -> bool:
+        """True once, when nothing came for ``STAYS_AFTER_S`` after the traceback of an error and it still runs."""
+        is_quiet = self.status is None and 0 < self.heard < now - STAYS_AFTER_S
+        if self.is_told or not is_quiet or not self.tail.ends_in_error:
+            return False
+        self.is_told = True
+        return True
 
     def read_channel(self) -> Optional[List[Dict[str, Any]]]:
         """Messages that have arrived from the rank; None at the end of its channel."""

@@ -24,7 +24,8 @@ _ESCAPE = re.compile(
     r"|[ -/]*[0-Z\\`-~]"  # two or three characters
     r")"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+# also the marks that turn the direction of text: a line must not show as another than it is
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
 
 

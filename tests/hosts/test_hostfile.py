@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -404,3 +405,16 @@ def test_split_words_never_fails_otherwise_than_told(text: str):
     open_quotes = [quote for quote in "'\"" if quote in text]
     with nullcontext() if not open_quotes else suppress(BadWord):
         assert sum(map(len, split_words(text))) <= len(text)
+
+
+def test_a_line_that_nobody_meant_is_refused_at_once():
+    begun = time.monotonic()
+    with pytest.raises(HostfileError) as caught:
+        parse_hostfile("node01\n" + "x" * 3_000_000 + "\nnode02 env.A=" + "y" * 20_000 + "\n", "hosts")
+    assert time.monotonic() - begun < 2
+    assert "hosts:2: a line of 3,000,000 characters" in caught.value.message
+    assert (
+        "hosts:3: a line of 20,013 characters; expected: at most 16,384; long values from --env-file"
+        in caught.value.message
+    )
+    assert len(caught.value.message) < 1000

@@ -16,9 +16,7 @@ from typing import Any
 from launcher.node import wire
 
 ROOT = Path(__file__).resolve().parents[2]
-_AGENT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launcher.node.agent import main; main(*sys.argv[1:])"
-)
+_AGENT = "import sys; sys.path.insert(0, sys.argv[1]); from launcher.node.agent import main; {}; main(*sys.argv[1:])"
 PING_EVERY_S = 0.5
 
 
@@ -28,6 +26,7 @@ class Head:
     Args:
         folder: the agent's working folder, temporary folder and place of logs.
         pings: False for a head that falls silent at once.
+        before: what the agent's process runs first, to shorten what it waits for.
 
     Attributes:
         arrived: all messages so far; output of ranks is in ``output``.
@@ -40,6 +39,7 @@ class Head:
         python: str = sys.executable,
         env: Mapping[str, str] | None = None,
         pings: bool = True,
+        before: str = "pass",
     ) -> None:
         self.folder = folder
         self.token = f"{os.getpid():08x}{time.monotonic_ns():024x}"
@@ -52,7 +52,7 @@ class Head:
         self._lock = threading.Lock()
         with open(self.stderr, "ab") as stderr:
             self.process = subprocess.Popen(
-                [python, "-u", "-c", _AGENT, str(ROOT), self.token],
+                [python, "-u", "-c", _AGENT.format(before), str(ROOT), self.token],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -100,6 +100,22 @@ def test_a_failed_rank_does_not_stop_its_neighbours_by_itself(head: Head) -> Non
     head.wait_for("stopped")
 
 
+def test_a_rank_that_stays_after_its_error_is_told_of_once(tmp_path: Path) -> None:
+    """Its main thread is done, and Python waits for a thread that is no daemon; the others wait for the rank."""
+    program = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n1 / 0\n"
+    with open_head(tmp_path, before="from launcher.node import ranks; ranks.STAYS_AFTER_S = 0.3") as head:
+        pid = begin(head, program, ranks=[3])["3"]
+        told = head.wait_for("event")
+        assert (told["rank"], told["event"]["kind"]) == (3, "warning")
+        message = told["event"]["data"]["message"]
+        assert message.startswith("rank 3 printed a traceback ")
+        assert f"its process {pid} has not ended" in message
+        time.sleep(1.2)
+        head.send("stop", how="broken", grace=1.0)
+        assert head.wait_for("rank_exit")["tail"].endswith("ZeroDivisionError: division by zero\n")
+        assert len(head.all_of("event")) == 1
+
+
 @STARTS
 def test_what_ranks_leave_behind_is_ended_after_them(head: Head, start: str) -> None:
     begin(head, STRAY + "    print(stray(), flush=True)\n", start=start)

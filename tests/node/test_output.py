@@ -7,6 +7,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from launcher.node import output
 from launcher.node.output import TAIL_BYTES, LogWriter, Tail
 
@@ -81,3 +83,38 @@ def test_the_tail_is_the_end_without_a_first_line_cut_in_two() -> None:
     assert TAIL_BYTES - 12 <= len(text) <= TAIL_BYTES
     tail.add(b"\xff" * TAIL_BYTES)
     assert tail.text() == "�" * TAIL_BYTES
+
+
+def test_the_beginning_of_a_traceback_longer_than_the_tail_is_kept() -> None:
+    tail = Tail()
+    tail.add(b"step 1\nTraceback (most recent call la")
+    tail.add(b'st):\n  File "train.py", line 3, in <module>\nValueError: bad row ' + b"x" * 3_000_000)
+    tail.add(b"\nthe end\n")
+    text = tail.text()
+    assert text.startswith(
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: bad row xxx'
+    )
+    assert text.endswith("\nthe end\n")
+    assert len(text) < TAIL_BYTES
+    tail.add(b"Traceback (most recent call last):\nKeyError: 'b'\n")
+    assert tail.text().endswith("KeyError: 'b'\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        (b"Traceback (most recent call last):\n  File 'a', line 1\nValueError: why\n", True),
+        (
+            b"Traceback (most recent call last):\n  File 'a', line 1\ntorch.cuda.OutOfMemoryError: why\n\n",
+            True,
+        ),
+        (b"Traceback (most recent call last):\n  File 'a', line 1\nKeyboardInterrupt\n", True),
+        (b"Traceback (most recent call last):\n  File 'a', line 1\nValueError: why\ngoing on\n", False),
+        (b"ValueError: why\n", False),
+        (b"", False),
+    ],
+)
+def test_a_traceback_that_was_the_last_word(said: bytes, ends: bool) -> None:
+    tail = Tail()
+    tail.add(said)
+    assert tail.ends_in_error is ends

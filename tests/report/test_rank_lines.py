@@ -147,3 +147,8 @@ def test_nothing_that_moves_the_cursor_passes(text: str, color: bool) -> None:
     cleaned = clean_line(text, color)
     assert not any(character < " " and character not in "\t\x1b" for character in cleaned)
     assert cleaned == clean_line(cleaned, color)
+
+
+def test_marks_that_turn_the_direction_of_text_are_left_out() -> None:
+    """Else a line could be shown as another than it is."""
+    assert clean_line("rank 0 \u202elliw\u202c \u2066ok\u2069", color=False) == "rank 0 lliw ok"

@@ -58,6 +58,7 @@ def test_a_refused_run_has_an_end_and_offers_only_what_can_pass(lab, lab_path):
         (["--hosts", "hosts", "missing.py"], 2, "missing.py"),
         (["--hosts", "hosts", "--no-such-option", "show.py"], 2, "--no-such-option"),
         (["--hosts", "hosts", "--allow", "NOT_A_CODE", "show.py"], 2, "NOT_A_CODE: no such finding"),
+        (["--hosts", "hosts", "--run-dir", "old", "show.py"], 2, "run folder old: holds the run of a recipe"),
         (["--hosts", "dead", "show.py"], 4, "10.77.254.254"),
         (["--hosts", "hosts", RECIPE, "model.path=./none", "data.path=demo"], 3, "lacks ./none"),
         (["--hosts", "hosts", RECIPE, "model.path=/", "data.path=rows.jsonl"], 3, "lacks rows.jsonl"),
@@ -68,6 +69,8 @@ def test_mistakes_start_nothing(lab, lab_path, words, code, said):
     write_hosts(lab_path, names)
     (lab_path / "dead").write_text(f"{names[0]} slots=1\n10.77.254.254 slots=1\n")
     (lab_path / "show.py").write_text("open('started', 'w')\n")
+    (lab_path / "old").mkdir()
+    (lab_path / "old" / "config.yaml").write_text("method: lora\n")
     done = lab.launch([*words[:2], "--connect-timeout", "2", *words[2:]], cwd=lab_path, timeout=60)
     assert done.returncode == code, done.stdout + done.stderr
     assert said in done.stderr
