@@ -26,6 +26,11 @@ VERBS = {
         "constraints",
         "a pip file that keeps this node's torch",
     ),
+    "ps": ("launcher.commands.ps", "ps", "your runs: how far they are, or how they ended"),
+    "logs": ("launcher.commands.logs", "logs", "what the ranks of a run said; -f goes on"),
+    "attach": ("launcher.commands.attach", "attach", "watch a run as on its own terminal"),
+    "stop": ("launcher.commands.stop", "stop", "end a run, from any process"),
+    "save": ("launcher.commands.stop", "save", "have a recipe's run write a checkpoint now"),
 }
 
 

@@ -27,6 +27,7 @@ EVENT_KINDS = frozenset(
         "checkpoint",
         "result",
         "retry",
+        "request",
     }
 )
 

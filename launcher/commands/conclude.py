@@ -82,7 +82,7 @@ def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
     """The error that a run's end amounts to; None when it ended well."""
     if outcome.kind == "stopped":
         how = "at once" if outcome.forced else "after asking the ranks"
-        name = signal.Signals(outcome.signal_number).name
+        name = outcome.asked_by or signal.Signals(outcome.signal_number).name
         return StoppedError(f"stopped by {name} {how}", outcome.signal_number)
     if outcome.kind == "rank_failed":
         from launcher.report.failure import describe_failures, guilty

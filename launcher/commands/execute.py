@@ -17,10 +17,12 @@ from launcher.base.config import ROW_SUFFIXES
 from launcher.base.errors import LauncherError, StoppedError, UsageError
 from launcher.commands.conclude import conclude, summarize_error
 from launcher.commands.judge import judge, read_reports
+from launcher.commands.outside import Outside, detach, enlist, listening, watch_start
 from launcher.commands.request import Request
 from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
+from launcher.launch.background import Foreground
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, NodeOrder
@@ -43,20 +45,30 @@ IMPORT_DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "
 
 def execute(request: Request, only_plan: bool) -> int:
     """Run the request; with ``only_plan`` print the plan and start nothing. Returns the exit code."""
-    outlast_readers()
-    inbox = Inbox()
-    with signals_to(inbox):
-        if only_plan:
-            with open_nodes(request, inbox, None) as nodes:
-                reports = read_reports(nodes, request)
-                judge(request, reports)
-                click.echo(plan_run(nodes, request, reports, 0).to_json(), nl=False)
-            return 0
-        request = _claim_run_folder(request)
-        with _run_folder(request) as folder, open_nodes(request, inbox, folder) as nodes:
+    if only_plan:
+        outlast_readers()
+        with signals_to(inbox := Inbox()), open_nodes(request, inbox, None) as nodes:
             reports = read_reports(nodes, request)
-            judge(request, reports, folder)
-            return run_ranks(nodes, request, reports, folder)
+            judge(request, reports)
+            click.echo(plan_run(nodes, request, reports, 0).to_json(), nl=False)
+        return 0
+    request = _claim_run_folder(request)
+    background = None
+    if request.options["detach"]:
+        side = detach(Path(request.spec.run_dir))
+        if isinstance(side, Foreground):
+            return watch_start(side, request)
+        background = side
+    outlast_readers()
+    with (
+        signals_to(inbox := Inbox()),
+        _run_folder(request) as folder,
+        listening(folder.path, inbox) as ear,
+        open_nodes(request, inbox, folder) as nodes,
+    ):
+        reports = read_reports(nodes, request)
+        judge(request, reports, folder)
+        return run_ranks(nodes, request, reports, folder, Outside(ear, background))
 
 
 def _claim_run_folder(request: Request) -> Request:
@@ -82,6 +94,7 @@ def _refuse_recipes_folder(request: Request) -> None:
 def _run_folder(request: Request) -> Iterator[RunFolder]:
     folder = RunFolder(Path(request.spec.run_dir), request.spec.name)
     try:
+        enlist(request, folder)
         folder.add_event(
             "start", data={"target": request.spec.target, "hosts": [host.name for host in request.hosts]}
         )
@@ -210,14 +223,16 @@ def plan_run(nodes: Nodes, request: Request, reports: Sequence[NodeReport], atte
     return make_plan(request.spec, request.hosts, request.env_plans, reports, meeting, attempt)
 
 
-def run_ranks(nodes: Nodes, request: Request, reports: Sequence[NodeReport], folder: RunFolder) -> int:
+def run_ranks(
+    nodes: Nodes, request: Request, reports: Sequence[NodeReport], folder: RunFolder, outside: Outside
+) -> int:
     """Start the ranks, again with another port where somebody took it, and tell how it ended."""
     for attempt in range(MAX_ATTEMPTS):
         plan = plan_run(nodes, request, reports, attempt)
         folder.write_json("plan.json", plan.to_dict())
         if attempt == 0:
             _tell_bindings(plan)
-        outcome = _attempt(nodes, request, reports, folder, plan)
+        outcome = _attempt(nodes, request, reports, folder, plan, outside)
         if not outcome.started_again or attempt == MAX_ATTEMPTS - 1 or request.spec.master_port:
             break
         folder.add_event("retry", attempt=attempt, data={"why": f"port {plan.master_port} was taken"})
@@ -238,7 +253,12 @@ def _tell_bindings(plan: LaunchPlan) -> None:
 
 
 def _attempt(
-    nodes: Nodes, request: Request, reports: Sequence[NodeReport], folder: RunFolder, plan: LaunchPlan
+    nodes: Nodes,
+    request: Request,
+    reports: Sequence[NodeReport],
+    folder: RunFolder,
+    plan: LaunchPlan,
+    outside: Outside,
 ) -> Outcome:
     from launcher.report.terminal import TerminalView
 
@@ -249,24 +269,37 @@ def _attempt(
         sys.stdout,
         num_ranks=len(hosts_of_ranks),
         hosts_of_ranks=hosts_of_ranks,
-        ranks=request.shown_ranks(len(hosts_of_ranks)),
+        ranks=_shown_ranks(request, len(hosts_of_ranks)),
         color=sys.stdout.isatty() and not _no_color(),
         total_steps=steps,
     )
-    nodes.set_tick(lambda: view.tick(time.monotonic()))
+    supervisor = Supervisor(
+        nodes=nodes,
+        plan=plan,
+        spec=request.spec,
+        folder=folder,
+        view=view,
+        sees_run_dir=[report.sees_run_dir is not False for report in reports],
+        start_limit_s=request.options["start_timeout"],
+    )
+
+    def tick() -> None:
+        view.tick(time.monotonic())
+        outside.serve(supervisor)
+
+    nodes.set_tick(tick)
     try:
-        return Supervisor(
-            nodes=nodes,
-            plan=plan,
-            spec=request.spec,
-            folder=folder,
-            view=view,
-            sees_run_dir=[report.sees_run_dir is not False for report in reports],
-            start_limit_s=request.options["start_timeout"],
-        ).run()
+        return supervisor.run()
     finally:
         nodes.set_tick(lambda: None)
         view.close()
+
+
+def _shown_ranks(request: Request, world_size: int) -> frozenset[int] | None:
+    """In the background nobody looks: what ranks say is in their logs, unless some are named."""
+    if request.options["detach"] and request.options["shown_ranks"] is None:
+        return frozenset()
+    return request.shown_ranks(world_size)
 
 
 def _no_color() -> bool:

@@ -14,6 +14,10 @@ Verbs (first word; without one: run):
   hosts        parse and print the hostfile; --example
   env          which variable goes to which host, and why
   constraints  a pip file that keeps this node's torch
+  ps           your runs: how far they are, or how they ended
+  logs         what the ranks of a run said; -f goes on
+  attach       watch a run as on its own terminal
+  stop, save   end a run, or have it write a checkpoint now
 
 \b
 Exit codes: 0 done, 1 a rank failed (or its own code, 128+N for a signal),

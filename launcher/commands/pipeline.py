@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from launcher.base.errors import UsageError
 from launcher.commands.request import read_request
 from launcher.launch.plan import make_plan
 
@@ -17,6 +18,8 @@ def run_pipeline(options: Mapping[str, Any]) -> int:
     Raises:
         LauncherError: anything that kept ranks from starting; nothing is left behind.
     """
+    if options["detach"] and (options["dry_run"] or options["dry_run_nodes"]):
+        raise UsageError("--detach: a dry run starts nothing that could go on")
     request = read_request(options)
     for remark in request.remarks:
         click.echo(f"dcu-launch: {remark}", err=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.env import EnvPlan, plan_envs
-from launcher.base.errors import UsageError
 from launcher.commands.script_options import read_script_options, warn_of_local_rank
 from launcher.commands.target import Target, find_stray_options, read_target
 from launcher.hosts.host import Host
@@ -39,19 +38,9 @@ class Request:
         Raises:
             UsageError: the list is not one, or names a rank that does not exist.
         """
-        text = self.options["shown_ranks"]
-        if text is None:
-            return None
-        ranks: set[int] = set()
-        for part in text.split(","):
-            first, _, last = part.strip().partition("-")
-            if not first.isdigit() or (last and not last.isdigit()):
-                raise UsageError(f"--ranks {text}: expected numbers and ranges, such as 0,8-11")
-            ranks.update(range(int(first), int(last or first) + 1))
-        beyond = sorted(rank for rank in ranks if rank >= world_size)
-        if beyond:
-            raise UsageError(f"--ranks {text}: there are ranks 0 to {world_size - 1} only")
-        return frozenset(ranks)
+        from launcher.commands.rank_list import read_ranks
+
+        return read_ranks(self.options["shown_ranks"], world_size)
 
 
 def read_request(options: Mapping[str, Any]) -> Request:

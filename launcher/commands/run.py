@@ -63,6 +63,11 @@ from launcher.commands.options import (
     show_default=True,
     help="numa: each rank stays on the NUMA node of its card, as the node itself tells it.",
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="Go on in the background once all ranks are started; see ps, logs, attach, stop, save.",
+)
 @click.option("--ranks", "shown_ranks", metavar="LIST", help="Show only these ranks' output, such as 0,8-11.")
 @click.option(
     "--start-timeout",

@@ -39,6 +39,7 @@ class Outcome:
         late: names of hosts and ranks that did not come up in time, as text.
         signal_number: what the head was stopped by.
         left: (host, pid) of processes that could not be ended.
+        asked_by: who asked for the end, where it was not a signal from outside.
         started_again: the failure is a port taken by somebody else before the first step; worth another try.
     """
 
@@ -51,3 +52,4 @@ class Outcome:
     started_again: bool = False
     forced: bool = False
     results: dict[str, str] = field(default_factory=dict)
+    asked_by: str = ""

@@ -15,10 +15,12 @@ from typing import Any
 
 from launcher.base.errors import UsageError
 from launcher.base.events import Event
+from launcher.launch.life import LOCK_FILE, Heartbeat
 
 SUMMARY_FILE = "summary.json"
 SEEN_FILE = ".seen-by-nodes"
-LOCK_FILE = ".lock"
+#: somebody who looks whether this run lives holds the lock for a moment
+LOCK_TRIES, LOCK_PAUSE_S = 5, 0.05
 
 
 class RunFolder:
@@ -49,19 +51,23 @@ class RunFolder:
             (path / SUMMARY_FILE).unlink(missing_ok=True)  # of an earlier run that this one goes on from
             (path / SEEN_FILE).write_text(self.token, encoding="ascii")
             self._events = open(path / "events.jsonl", "ab", buffering=0)  # noqa: SIM115  held for the run
+            self._heartbeat = Heartbeat(path / LOCK_FILE)
         except OSError as error:
             raise UsageError(f"run folder {path}: {error.strerror}", "name another with --run-dir") from None
 
     def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise UsageError(
-                f"run folder {self.path}: another run is using it", "name another with --run-dir"
-            ) from None
-        except OSError:
-            pass  # a disk without locks
+        for _ in range(LOCK_TRIES):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(LOCK_PAUSE_S)
+            except OSError:
+                return  # a disk without locks
+        self._lock.close()
+        raise UsageError(
+            f"run folder {self.path}: another run is using it", "name another with --run-dir"
+        ) from None
 
     @property
     def has_summary(self) -> bool:
@@ -120,6 +126,7 @@ class RunFolder:
         """Take the token away and close the events."""
         with self._noting(SEEN_FILE):
             (self.path / SEEN_FILE).unlink(missing_ok=True)
+        self._heartbeat.end()
         self._events.close()
         self._lock.close()
 

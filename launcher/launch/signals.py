@@ -10,7 +10,10 @@ from types import FrameType
 
 from launcher.remote.session import Arrival, Inbox
 
-REFUSAL = b"dcu-launch: not stopped: the nodes would take the head for lost; run it with nohup or in tmux\n"
+REFUSAL = (
+    b"dcu-launch: not stopped: the nodes would take the head for lost; "
+    b"a run that was started with --detach leaves the terminal free\n"
+)
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -67,6 +67,7 @@ class Supervisor:
     _stop_until: float = 0.0
     _settle_until: float | None = None
     _signal: int = 0
+    _asked_by: str = ""
     _forced: bool = False
     _late: str = ""
     _go_told: bool = False
@@ -92,6 +93,18 @@ class Supervisor:
             self._watch_clock(begun)
         return self._conclude()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether every rank of every node was started and, in a recipe, has its training stack."""
+        if self.spec.recipe is not None:
+            return self._go_told
+        return bool(self.ranks) and all(entry.state != "waiting" for entry in self.ranks.values())
+
+    @property
+    def can_save(self) -> bool:
+        """Whether a word to the ranks of a recipe would reach them all: they may train, and nobody stops them."""
+        return self._go_told and not self._stop_how
+
     def _finished(self) -> bool:
         living = set(self.nodes.alive)
         if living <= self._quiet_nodes:
@@ -102,7 +115,8 @@ class Supervisor:
 
     def _take(self, arrival: Arrival) -> None:
         if arrival.signal_number:
-            self._on_signal(arrival.signal_number)
+            by = arrival.frame.get("by", "") if isinstance(arrival.frame, dict) else ""
+            self._on_signal(arrival.signal_number, by)
         elif arrival.lost:
             self._on_lost(arrival.node, arrival.lost)
         elif isinstance(arrival.frame, tuple):
@@ -199,10 +213,10 @@ class Supervisor:
         if not self._stop_how and self._settle_until is None:
             self._settle_until = self.nodes.clock() + SETTLE_S
 
-    def _on_signal(self, number: int) -> None:
-        name = signal.Signals(number).name
+    def _on_signal(self, number: int, by: str = "") -> None:
+        name = by or signal.Signals(number).name
         if not self._signal:
-            self._signal = number
+            self._signal, self._asked_by = number, by
             self._failed_by_itself = any(not _was_ended_by(failure, STOPPING) for failure in self.failures)
             self.view.status(
                 f"{name}: asking {len(self.ranks)} ranks to end, within {self.spec.grace_s:.0f} s"
@@ -211,7 +225,7 @@ class Supervisor:
             self._stop("asked", self.spec.grace_s)
         elif number == signal.SIGINT and not self._forced:
             self._forced = True
-            self.view.status("SIGINT again: killing all ranks now")
+            self.view.status(f"{by or 'SIGINT again'}: killing all ranks now")
             self._stop("broken", 0.0)
 
     # ---- time
@@ -288,6 +302,7 @@ class Supervisor:
             again,
             self._forced,
             self.results,
+            self._asked_by,
         )
 
     def _lost_its_port(self, failure: RankExit) -> bool:

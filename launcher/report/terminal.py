@@ -58,6 +58,11 @@ class TerminalView:
         self._live_wanted = ""
         self._is_closed = False
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether nobody can read it any more: a closed pipe, a lost terminal."""
+        return self._outlet.is_broken
+
     def rank_output(self, rank: int, data: bytes) -> None:
         """Take bytes of a rank's merged stdout and stderr, as they came."""
         lines = self._lines.get(rank)

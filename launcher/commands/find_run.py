@@ -1,0 +1,73 @@
+"""Which run a command means: RUN is a run folder, the name of one, or nothing where only one can be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.base.errors import UsageError
+from launcher.launch.registry import registered_runs
+from launcher.launch.run_state import RunState, read_run
+
+SEE_PS = "dcu-launch ps --all lists your runs; a run folder's path names a run, too"
+
+
+def all_runs() -> list[RunState]:
+    """The runs of this user, the newest first: of the user's list, and of ``runs/`` in this folder; only what can be seen."""
+    paths = registered_runs()
+    known = {path.absolute() for path in paths}
+    try:
+        near = sorted(Path("runs").absolute().iterdir(), reverse=True)
+    except OSError:
+        near = []
+    found = (read_run(path) for path in [*paths, *(path for path in near if path not in known)])
+    return sorted((run for run in found if run is not None), key=_started, reverse=True)
+
+
+def _started(run: RunState) -> float:
+    return run.head.started if run.head is not None else run.ended or 0.0
+
+
+def find_run(word: str | None, *, alive: bool = False) -> RunState:
+    """The run that is meant.
+
+    Args:
+        word: path, name or the start of one name; None: the run that goes on, else the newest.
+        alive: only a run that goes on can be meant, and without a word there must be one alone.
+
+    Raises:
+        UsageError: there is none, there are several, or it has ended.
+    """
+    run = _newest(alive) if word is None else _named(word)
+    if alive and not run.is_alive:
+        why = f": {run.why}" if run.why else ""
+        raise UsageError(f"{run.name} does not run any more, it is {run.state}{why}")
+    return run
+
+
+def _newest(alive: bool) -> RunState:
+    runs = all_runs()
+    living = [run for run in runs if run.is_alive]
+    if len(living) == 1:
+        return living[0]
+    if alive and living:
+        names = "\n".join(f"{run.name}  {run.path}" for run in living)
+        raise UsageError(f"{len(living)} runs go on, name one:\n{names}")
+    if alive or not runs:
+        raise UsageError("no run of yours goes on" if alive else "no run of yours is known here", SEE_PS)
+    return living[0] if living else runs[0]
+
+
+def _named(word: str) -> RunState:
+    direct = read_run(Path(word).absolute())
+    if direct is not None:
+        return direct
+    runs = all_runs()
+    found = [run for run in runs if run.name == word] or [run for run in runs if run.name.startswith(word)]
+    if len(found) > 1:  # of several runs with one name the one that goes on is meant
+        found = [run for run in found if run.is_alive] or found
+    if len(found) > 1:
+        names = "\n".join(str(run.path) for run in found)
+        raise UsageError(f"{word}: {len(found)} runs could be meant, name one by its folder:\n{names}")
+    if not found:
+        raise UsageError(f"{word}: no run of yours has this name, and it is no run folder", SEE_PS)
+    return found[0]
