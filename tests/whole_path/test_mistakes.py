@@ -58,7 +58,7 @@ def test_a_refused_run_has_an_end_and_offers_only_what_can_pass(lab, lab_path):
         (["--hosts", "hosts", "missing.py"], 2, "missing.py"),
         (["--hosts", "hosts", "--no-such-option", "show.py"], 2, "--no-such-option"),
         (["--hosts", "hosts", "--allow", "NOT_A_CODE", "show.py"], 2, "NOT_A_CODE: no such finding"),
-        (["--hosts", "hosts", "--run-dir", "old", "show.py"], 2, "run folder old: holds the run of a recipe"),
+        (["--hosts", "hosts", "--run-dir", "old", "show.py"], 2, "/old: holds the run of a recipe"),
         (["--hosts", "dead", "show.py"], 4, "10.77.254.254"),
         (["--hosts", "hosts", RECIPE, "model.path=./none", "data.path=demo"], 3, "lacks ./none"),
         (["--hosts", "hosts", RECIPE, "model.path=/", "data.path=rows.jsonl"], 3, "lacks rows.jsonl"),
