@@ -89,7 +89,7 @@ class StoppedError(LauncherError):
     """The run was asked to end by a signal.
 
     Args:
-        signal_number: 1, 2 or 15; the exit code is 128 + that.
+        signal_number: 1, 2 or 15, or 10 (SIGUSR1: save and end); the exit code is 128 + that.
     """
 
     def __init__(self, message: str, signal_number: int, hint: str = "") -> None:

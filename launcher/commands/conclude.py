@@ -20,6 +20,7 @@ from launcher.commands.request import Request
 from launcher.launch.fetch import Fetched
 from launcher.launch.outcome import Outcome
 from launcher.launch.run_folder import RunFolder
+from launcher.launch.signals import INTERRUPTING
 
 
 def conclude(outcome: Outcome, request: Request, folder: RunFolder, fetched: Fetched | None = None) -> int:
@@ -69,6 +70,8 @@ def _remains(outcome: Outcome, fetched: Fetched | None, folder: RunFolder) -> di
         found["left"] = [{"host": host, "pid": pid} for host, pid in outcome.left]
         for host, pid in outcome.left:
             click.echo(f"dcu-launch: warning: {host}: process {pid} does not end, not even by KILL", err=True)
+    if outcome.saved_step is not None:
+        found["saved_step"] = outcome.saved_step
     if outcome.results:
         found["results"] = outcome.results
     if fetched is not None and fetched.checkpoints:
@@ -84,6 +87,8 @@ def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
         how = "at once" if outcome.forced else "after asking the ranks"
         name = outcome.asked_by or signal.Signals(outcome.signal_number).name
         return StoppedError(f"stopped by {name} {how}", outcome.signal_number)
+    if outcome.kind == "interrupted":
+        return _interrupted(outcome, request)
     if outcome.kind == "rank_failed":
         from launcher.report.failure import describe_failures, guilty
 
@@ -102,6 +107,17 @@ def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
     return None
 
 
+def _interrupted(outcome: Outcome, request: Request) -> StoppedError:
+    """The end that SIGUSR1 asked for: what is saved, and how to go on."""
+    saved = f"step {outcome.saved_step} is saved" if outcome.saved_step else "no checkpoint was written"
+    if request.spec.recipe is None:
+        return StoppedError(
+            "ended as SIGUSR1 asked", outcome.signal_number, "what is saved, the script knows"
+        )
+    hint = f"the same command with --run-dir {request.spec.run_dir} goes on from the newest checkpoint"
+    return StoppedError(f"ended as SIGUSR1 asked: {saved}", outcome.signal_number, hint)
+
+
 def result_error(fetched: Fetched, request: Request) -> ResultError | None:
     """The error that a result amounts to which stays on its node; None when it came, or there was none."""
     if not fetched.failed:
@@ -116,7 +132,9 @@ def result_error(fetched: Fetched, request: Request) -> ResultError | None:
 def summarize_error(error: LauncherError) -> dict[str, Any]:
     """summary.json of a run that an error ended."""
     kinds = {2: "usage", 3: "preflight", 4: "unreachable", 5: "node_lost", 70: "bug"}
-    kind = "stopped" if isinstance(error, StoppedError) else kinds.get(error.exit_code, "rank_failed")
+    kind = kinds.get(error.exit_code, "rank_failed")
+    if isinstance(error, StoppedError):
+        kind = "interrupted" if error.exit_code == 128 + INTERRUPTING else "stopped"
     return {
         "exit": error.exit_code,
         "origin": "launcher",

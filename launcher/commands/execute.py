@@ -281,6 +281,7 @@ def _attempt(
         view=view,
         sees_run_dir=[report.sees_run_dir is not False for report in reports],
         start_limit_s=request.options["start_timeout"],
+        save_limit_s=request.options["save_grace"],
     )
 
     def tick() -> None:

@@ -86,6 +86,14 @@ from launcher.commands.options import (
     help="Seconds between TERM and KILL when asked to stop.",
 )
 @click.option(
+    "--save-grace",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between SIGUSR1, which asks to save and end, and KILL.",
+)
+@click.option(
     "--lost-after",
     type=click.FloatRange(min=1),
     default=10.0,

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from launcher.base.errors import NodeLostError, StoppedError
 from launcher.launch.nodes import Nodes
+from launcher.launch.signals import INTERRUPTING
 
 RESULTS = ("adapter", "model")
 MANIFEST = "manifest.json"
@@ -99,7 +100,7 @@ def _fetch(nodes: Nodes, node: int, target: Path) -> None:
 def _receive(nodes: Nodes, node: int, writer: _Writer) -> dict[str, Any]:
     """Hand everything that comes to the writer; returns what the node read from its disk."""
     for arrival in nodes.arrivals():
-        if arrival.signal_number:
+        if arrival.signal_number and arrival.signal_number != INTERRUPTING:  # nothing is left to save
             raise StoppedError("stopped while the result was fetched", arrival.signal_number)
         if arrival.lost and arrival.node == node:
             raise NodeLostError(f"lost {nodes.name(node)} while the result was fetched: {arrival.lost}")

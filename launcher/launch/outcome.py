@@ -33,13 +33,14 @@ class Outcome:
     """How the ranks ended.
 
     Attributes:
-        kind: ``done``, ``rank_failed``, ``node_lost``, ``stopped`` or ``late``.
+        kind: ``done``, ``rank_failed``, ``node_lost``, ``stopped``, ``interrupted`` (asked to save and end) or ``late``.
         failures: ranks that failed, in order of arrival.
         lost: (host, why) of lost nodes.
         late: names of hosts and ranks that did not come up in time, as text.
         signal_number: what the head was stopped by.
         left: (host, pid) of processes that could not be ended.
         asked_by: who asked for the end, where it was not a signal from outside.
+        saved_step: the step of the newest checkpoint that this attempt wrote; None: it wrote none.
         started_again: the failure is a port taken by somebody else before the first step; worth another try.
     """
 
@@ -51,5 +52,6 @@ class Outcome:
     left: Sequence[tuple[str, int]] = ()
     started_again: bool = False
     forced: bool = False
+    saved_step: int | None = None
     results: dict[str, str] = field(default_factory=dict)
     asked_by: str = ""

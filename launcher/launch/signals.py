@@ -15,11 +15,13 @@ REFUSAL = (
     b"a run that was started with --detach leaves the terminal free\n"
 )
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: asks for a save and an end from which the run goes on later: sent before a time limit
+INTERRUPTING = signal.SIGUSR1
 
 
 @contextlib.contextmanager
 def signals_to(inbox: Inbox) -> Iterator[None]:
-    """Put SIGINT, SIGTERM and SIGHUP into the inbox while inside; a signal that was ignored on entry stays ignored.
+    """Put SIGINT, SIGTERM, SIGHUP and SIGUSR1 into the inbox while inside; a signal that was ignored on entry stays ignored.
 
     SIGTSTP is answered by a line and not obeyed: a stopped head would lose its nodes.
     """
@@ -33,7 +35,7 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
             os.write(2, REFUSAL)
 
     before = {}
-    for number in (*STOPPING, signal.SIGTSTP):
+    for number in (*STOPPING, INTERRUPTING, signal.SIGTSTP):
         before[number] = signal.getsignal(number)
         if before[number] is not signal.SIG_IGN:
             signal.signal(number, refuse if number == signal.SIGTSTP else arrive)

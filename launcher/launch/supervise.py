@@ -16,7 +16,7 @@ from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, RunSpec, node_message
 from launcher.launch.outcome import Outcome, RankExit
 from launcher.launch.run_folder import RunFolder
-from launcher.launch.signals import STOPPING
+from launcher.launch.signals import INTERRUPTING, STOPPING
 from launcher.remote.session import Arrival
 
 BROKEN_GRACE_S = 1.0
@@ -48,6 +48,7 @@ class Supervisor:
 
     Attributes:
         start_limit_s: ranks that are not up and joined so long after the order are late.
+        save_limit_s: what ranks have to save and end after SIGUSR1.
         sees_run_dir: for each node, whether it writes into the head's run folder itself.
     """
 
@@ -58,11 +59,13 @@ class Supervisor:
     view: View
     sees_run_dir: Sequence[bool]
     start_limit_s: float
+    save_limit_s: float = 300.0
     ranks: dict[int, _Rank] = field(default_factory=dict)
     failures: list[RankExit] = field(default_factory=list)
     left: list[tuple[str, int]] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
     had_metric: bool = False
+    saved_step: int | None = None
     _stop_how: str = ""
     _stop_until: float = 0.0
     _settle_until: float | None = None
@@ -166,6 +169,8 @@ class Supervisor:
             self.view.status(f"{'warning: ' if kind == 'warning' else ''}{data.get('message', '')}")
         elif kind == "result":
             self.results.update({str(key): str(value) for key, value in data.items()})
+        elif kind == "checkpoint":
+            self.saved_step = step
         if kind != "metric":
             self._note(kind, host=self.nodes.name(node), rank=rank, step=step, data=data, at=frame["time"])
 
@@ -218,9 +223,14 @@ class Supervisor:
         if not self._signal:
             self._signal, self._asked_by = number, by
             self._failed_by_itself = any(not _was_ended_by(failure, STOPPING) for failure in self.failures)
-            self.view.status(
-                f"{name}: asking {len(self.ranks)} ranks to end, within {self.spec.grace_s:.0f} s"
-            )
+            grace_s = self.save_limit_s if number == INTERRUPTING else self.spec.grace_s
+            what = "save and end" if number == INTERRUPTING else "end"
+            self.view.status(f"{name}: asking {len(self.ranks)} ranks to {what}, within {grace_s:.0f} s")
+            self._note("stop", data={"signal": name})
+            self._stop("asked", grace_s)
+        elif self._signal == INTERRUPTING and number != INTERRUPTING:
+            self._signal = number
+            self.view.status(f"{name}: no more than {self.spec.grace_s:.0f} s from now")
             self._note("stop", data={"signal": name})
             self._stop("asked", self.spec.grace_s)
         elif number == signal.SIGINT and not self._forced:
@@ -282,7 +292,7 @@ class Supervisor:
         first = [failure for failure in self.failures if not failure.after_stop]
         kind = "done"
         if self._signal and not self._failed_by_itself:
-            kind = "stopped"
+            kind = self._kind_of_stop()
         elif first:
             kind = "rank_failed"
         elif lost:
@@ -301,9 +311,16 @@ class Supervisor:
             tuple(self.left),
             again,
             self._forced,
+            self.saved_step,
             self.results,
             self._asked_by,
         )
+
+    def _kind_of_stop(self) -> str:
+        """What a signal made of the run; one that asked for a save may have come when all was done."""
+        if self._signal != INTERRUPTING:
+            return "stopped"
+        return "done" if "path" in self.results and not self.failures else "interrupted"
 
     def _lost_its_port(self, failure: RankExit) -> bool:
         """Whether somebody else took the master's port before rank 0 came to it: the run had not begun, and may again."""

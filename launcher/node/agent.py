@@ -86,7 +86,8 @@ class Agent:
     def _watch_clock(self) -> None:
         if self._terminated:
             self._terminated = False
-            self._group.stop("asked", DEFAULT_GRACE_S)
+            if not self._group.is_stopping:
+                self._group.stop("asked", DEFAULT_GRACE_S)
         now = time.monotonic()
         self._line.watch(now)
         self._group.watch(now)

@@ -71,6 +71,11 @@ class RankGroup:
         """True when nothing of an order is left: no rank, none to come, no log to write."""
         return not self._ranks and not self._awaits_import and self._logs_until is None
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the ranks were asked to end."""
+        return bool(self._stopping)
+
     # ---- starting
 
     def adopt(self, importer: ImportProcess) -> None:
@@ -264,6 +269,8 @@ class RankGroup:
             self._stopping = how
             at = time.monotonic() + grace_s
             self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
+        elif self._kill_at is not None:  # asked again: by somebody who waits less long
+            self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
 
     def wait_s(self) -> float:
         """How long nothing has to be done by the clock."""

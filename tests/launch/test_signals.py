@@ -11,7 +11,7 @@ import pytest
 from launcher.launch.signals import REFUSAL, signals_to
 from launcher.remote.session import Inbox
 
-ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 @pytest.fixture(autouse=True)

@@ -277,6 +277,53 @@ def test_a_signal_asks_all_ranks_once(course: Course, number: signal.Signals) ->
     assert all(end.after_stop for end in outcome.failures)
 
 
+def test_usr1_gives_ranks_time_to_save_and_the_run_goes_on_later(course: Course) -> None:
+    outcome = course.run(lambda: course.signal(signal.SIGUSR1), lambda: course.signal(signal.SIGUSR1))
+    assert (outcome.kind, outcome.signal_number) == ("interrupted", signal.SIGUSR1)
+    assert course.stops(0) == course.stops(1) == [("asked", 300.0)]
+    assert course.view.words == ["SIGUSR1: asking 4 ranks to save and end, within 300 s"]
+
+
+def test_the_step_that_was_saved_is_known(start: Callable[..., Course]) -> None:
+    course = start(recipe=True)
+
+    def save(session: FakeSession, message: dict[str, Any]) -> None:
+        if session.node == 0:
+            event = {"kind": "checkpoint", "step": 12, "data": {"path": "/run/checkpoints/step-00000012"}}
+            session.say(kind="event", rank=0, time=1.0, event=event)
+        course.end_by_signal(session, message)
+
+    course.on_stop = save
+    outcome = course.run(lambda: course.signal(signal.SIGUSR1))
+    assert (outcome.kind, outcome.saved_step) == ("interrupted", 12)
+
+
+def test_usr1_after_the_last_step_leaves_a_run_done(start: Callable[..., Course]) -> None:
+    course = start(recipe=True)
+
+    def end(session: FakeSession, message: dict[str, Any]) -> None:
+        if session.node == 0:
+            session.say(
+                kind="event", rank=0, time=1.0, event={"kind": "result", "data": {"path": "/run/adapter"}}
+            )
+        for rank in (2 * session.node, 2 * session.node + 1):
+            course.exit(rank, 0, stopping="asked")
+
+    course.on_stop = end
+    assert course.run(lambda: course.signal(signal.SIGUSR1)).kind == "done"
+
+
+def test_whoever_asks_later_may_wait_less_long(course: Course) -> None:
+    course.on_stop = lambda session, message: (
+        message["grace"] == 7.0 and course.end_by_signal(session, message)
+    )
+    outcome = course.run(
+        lambda: course.signal(signal.SIGUSR1), lambda: course.signal(signal.SIGTERM), pause_s=0.05
+    )
+    assert (outcome.kind, outcome.signal_number) == ("stopped", signal.SIGTERM)
+    assert course.stops() == [("asked", 300.0), ("asked", 7.0)]
+
+
 def test_a_rank_that_fails_while_it_saves_does_not_cut_the_others_short(course: Course) -> None:
     def slow(session: FakeSession, message: dict[str, Any]) -> None:
         if session.node == 1:

@@ -306,6 +306,18 @@ def test_a_broken_stop_after_an_asked_one_ends_the_grace(head: Head) -> None:
     assert time.monotonic() - asked < SLACK_S
 
 
+def test_asked_again_by_somebody_who_waits_less_long(head: Head) -> None:
+    begin(head, DEAF)
+    head.wait_for_output(b"up", 0)
+    head.wait_for_output(b"up", 1)
+    head.send("stop", how="asked", grace=600.0)
+    asked = time.monotonic()
+    head.send("stop", how="asked", grace=0.5)
+    head.send("stop", how="asked", grace=600.0)
+    head.wait_for("stopped")
+    assert 0.5 <= time.monotonic() - asked < 0.5 + SLACK_S
+
+
 def test_stop_before_any_order_and_after_the_end(head: Head) -> None:
     head.prepare()
     head.send("stop", how="asked", grace=30.0)
