@@ -53,9 +53,9 @@ def show_hosts(path: str | None, example: bool = False, ranks_per_host: int | No
     """The table of a hostfile, or of this machine (None), or the example; raises HostfileError."""
     if example:
         return EXAMPLE
-    from launcher.hosts.hostfile import local_hosts, read_hostfile
+    from launcher.commands.request import read_hosts
 
-    listed = local_hosts(ranks_per_host) if path is None else read_hostfile(path)
+    listed = read_hosts(path, ranks_per_host)
     slots = [host.slots or ranks_per_host for host in listed]
     firsts = _first_ranks(slots)
     rows: list[Sequence[str]] = [_HEAD]

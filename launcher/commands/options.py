@@ -63,7 +63,12 @@ def shared_options(*groups: Sequence[Decorator]) -> Decorator:
 
 
 HOST_OPTIONS: Sequence[Decorator] = (
-    click.option("--hosts", "hosts_file", metavar="FILE", help="Hostfile. Without it: this machine."),
+    click.option(
+        "--hosts",
+        "hosts_file",
+        metavar="FILE",
+        help="Hostfile. Without it: the nodes of the Slurm job, else this machine.",
+    ),
     click.option(
         "--nproc",
         "--nproc-per-node",
@@ -77,10 +82,10 @@ HOST_OPTIONS: Sequence[Decorator] = (
 REMOTE_OPTIONS: Sequence[Decorator] = (
     click.option(
         "--transport",
-        type=click.Choice(["ssh", "openssh"]),
-        default="ssh",
+        type=click.Choice(["auto", "ssh", "openssh", "srun"]),
+        default="auto",
         show_default=True,
-        help="openssh: the system's ssh, for authentication that only it knows.",
+        help="auto: srun inside a Slurm job, else ssh; openssh: the system's ssh, for authentication only it knows.",
     ),
     click.option("--accept-new-host-keys", is_flag=True, help="Add unknown host keys to known_hosts."),
     click.option(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.base.env import EnvPlan, plan_envs
+from launcher.base.errors import UsageError
 from launcher.commands.script_options import read_script_options, warn_of_local_rank
 from launcher.commands.target import Target, find_stray_options, read_target
 from launcher.hosts.host import Host
@@ -18,6 +19,8 @@ from launcher.launch.script_settings import ScriptSettings
 
 #: loaded before ranks are forked; nothing here may touch a card or start a thread
 RECIPE_MODULES = ("torch", "accelerate", "transformers", "peft", "launcher.train.main", "launcher.train.job")
+#: one of them is set inside a Slurm job
+JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID")
 SAFE_BEFORE_FORK = ("torch", "numpy", "transformers", "peft", "accelerate", "datasets")
 
 
@@ -49,7 +52,7 @@ def read_request(options: Mapping[str, Any]) -> Request:
         from launcher.preflight.codes import check_allowed
 
         check_allowed(options["allowed"])
-    hosts = read_hosts(options["hosts_file"], options["ranks_per_host"])
+    hosts = read_hosts(options["hosts_file"], options["ranks_per_host"], options["transport"])
     target = read_target(options["words"], options["as_module"])
     recipe_env: dict[str, Any] = dict((target.recipe or {}).get("env") or {})
     setup = tuple(options["setup"]) or tuple(recipe_env.pop("setup", None) or ())
@@ -69,11 +72,26 @@ def read_request(options: Mapping[str, Any]) -> Request:
     return Request(spec, hosts, env_plans, options, tuple(remarks), target.recipe)
 
 
-def read_hosts(path: str | None, ranks_per_host: int | None) -> Sequence[Host]:
-    """The hosts of the hostfile, or this machine."""
+def read_hosts(path: str | None, ranks_per_host: int | None, transport: str = "auto") -> Sequence[Host]:
+    """The hosts of the hostfile; without one those of the Slurm job this runs in, else this machine.
+
+    Raises:
+        UsageError: srun is asked for where it reaches nobody.
+    """
     from launcher.hosts.hostfile import local_hosts, read_hostfile
 
-    return read_hostfile(path) if path is not None else local_hosts(ranks_per_host)
+    if path is not None and transport == "srun":
+        raise UsageError(
+            "srun reaches the nodes of a Slurm job alone, not those of a hostfile",
+            "leave --hosts out inside the job, or --transport",
+        )
+    if path is not None:
+        return read_hostfile(path)
+    if transport == "srun" or any(map(os.environ.get, JOB_VARIABLES)):
+        from launcher.hosts.slurm import read_allocation
+
+        return read_allocation(os.environ, ranks_per_host)
+    return local_hosts(ranks_per_host)
 
 
 def _make_spec(

@@ -24,6 +24,7 @@ class Host:
         env: variables of this host alone, applied after ``--env``; a key may end in ``+`` (prepend) or ``-`` (unset).
         source: where it was written, ``file:line``.
         is_local: started as a subprocess, without SSH (``localhost``).
+        job: number of the Slurm job that gave this node; None: it stands in a hostfile, or is this machine.
     """
 
     name: str
@@ -38,3 +39,4 @@ class Host:
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     source: str = ""
     is_local: bool = False
+    job: str | None = None

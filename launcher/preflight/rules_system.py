@@ -37,11 +37,11 @@ def _value_of(variable: str, report: NodeReport, host: Host) -> str:
 
 
 def adapters_exist(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
-    """An RDMA adapter named for a host is there and up."""
+    """An RDMA adapter named for a host is there and up; on a node without a card nothing reads its name."""
     found = []
     for report, host in zip(reports, wanted.hosts, strict=True):
         value = _value_of("NCCL_IB_HCA", report, host)
-        off = _value_of("NCCL_IB_DISABLE", report, host) == "1"
+        off = _value_of("NCCL_IB_DISABLE", report, host) == "1" or report.card_count == 0
         if not value or value.startswith("^") or report.hcas is None or off:
             continue
         wishes = [item.partition(":")[0] for item in value.lstrip("=").split(",") if item]

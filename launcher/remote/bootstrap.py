@@ -120,8 +120,9 @@ class Payload:
         """What it reads after NEED: length in 8 hex digits, then a zip; packed when a node first needs it, and once."""
         with self._lock:
             if not self._packed:
-                self._packed = _pack(self._files)
-            return b"%08x" % len(self._packed) + self._packed
+                packed = _pack(self._files)
+                self._packed = b"%08x" % len(packed) + packed
+            return self._packed
 
 
 def _pack(files: Sequence[tuple[str, bytes]]) -> bytes:
@@ -151,6 +152,11 @@ def _read_files(folder: str, name: str) -> Iterator[tuple[str, bytes]]:
             elif entry.is_file():
                 with open(entry.path, "rb") as file:
                     yield f"{name}/{entry.name}", file.read()
+
+
+def program_source() -> str:
+    """The short program itself."""
+    return _PROGRAM
 
 
 @cache

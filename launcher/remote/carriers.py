@@ -14,7 +14,8 @@ from launcher.remote.dial import dial
 from launcher.remote.local import open_local
 from launcher.remote.openssh import open_openssh
 from launcher.remote.options import RemoteOptions
-from launcher.remote.session import Stream
+from launcher.remote.session import START_LIMIT_S, Stream
+from launcher.remote.srun import SrunStep
 from launcher.remote.ssh_config import SshConfig
 from launcher.remote.ssh_target import SshTarget, make_target
 
@@ -29,6 +30,8 @@ class Carriers:
         self._options = options
         self._config = SshConfig()
         self._connector: Any = None
+        self._step: SrunStep | None = None
+        self._nodes: dict[str, int] = {}
         self._is_ready = threading.Event()
         self._gates: dict[tuple[str, int], threading.Semaphore] = {}
         self._lock = threading.Lock()
@@ -40,7 +43,12 @@ class Carriers:
             UnreachableError: Fabric is not installed.
         """
         try:
-            if self._options.transport == "ssh" and not all(host.is_local for host in hosts):
+            remote = [host for host in hosts if not host.is_local]
+            by_step = [host for host in remote if self._is_by_step(host)]
+            if by_step:
+                self._nodes = {host.name: node for node, host in enumerate(by_step)}
+                self._step = SrunStep(by_step)
+            elif remote and self._options.transport in ("auto", "ssh"):
                 from launcher.remote.ssh.connector import SshConnector
 
                 self._connector = SshConnector(self._options)
@@ -60,11 +68,20 @@ class Carriers:
         """
         if host.is_local:
             return open_local(host)
+        if self._is_by_step(host):
+            attempt.enter("starting srun", START_LIMIT_S)
+            self._is_ready.wait()
+            if self._step is None:
+                raise UnreachableError(f"{host.name}: srun could not be started")
+            return self._step.stream(self._nodes[host.name])
         if self._options.transport == "openssh":
             return open_openssh(host, self._options)
         target = make_target(host, self._config, self._options)
         with self._gate(target):
             return self._open_ssh(target, shell_line(host.python), attempt)
+
+    def _is_by_step(self, host: Host) -> bool:
+        return host.job is not None and self._options.transport in ("auto", "srun")
 
     def _gate(self, target: SshTarget) -> threading.Semaphore:
         server = (target.hostname.lower(), target.port)

@@ -157,6 +157,8 @@ class SlurmLab:
                 self._start(host)
                 self.lab.rebase(host)
             names = ",".join(self.lab.name(host) for host in killed)
+            # also a node of which the controller has not noticed yet that it was away
+            self.run(["scontrol", "update", f"nodename={names}", "state=down", "reason=killed"])
             self.run(["scontrol", "update", f"nodename={names}", "state=resume"])
         self.wait_idle()
         self.lab.restore()

@@ -1,0 +1,234 @@
+"""One srun for all nodes of a job, and over it a stream to each of them: no SSH between nodes. Runs on the head.
+
+srun broadcasts its stdin: each packet names its node, and what is the same for all goes once. What comes back are lines
+that name theirs (see ``launcher/node/relay.py``, whose source travels in srun's argument list).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import queue
+import shlex
+import struct
+import subprocess
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from launcher.base.errors import UnreachableError
+from launcher.hosts.host import Host
+from launcher.hosts.slurm import expand_counts
+from launcher.remote.bootstrap import interpreters, make_payload, program_source
+from launcher.remote.local import ProcessStream
+
+#: as in ``launcher/node/relay.py``
+ALL = 0xFFFFFFFF
+PACKET = struct.Struct(">IcI")
+NAMES, DATA, CODE, CLOSE = b"N", b"D", b"C", b"E"
+MORE, WHOLE, LAST = b"0", b"1", b"2"
+END_LIMIT_S = 2.0
+#: the most of srun's own words in a message
+WORDS_LIMIT = 1000
+
+
+def srun_argv(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
+    """The command line. What the job's own options say of tasks must not count here, so all of it is said anew."""
+    count = len(hosts)
+    words = [
+        "srun", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1",
+        f"--nodelist={','.join(host.name for host in hosts)}", "--overlap", "--kill-on-bad-exit=0", "--wait=0",
+        "--mpi=none", "--export=ALL", "--input=all", "--job-name=dcu-launch",
+    ]  # fmt: skip
+    cpus = _cpus_per_node(environ)
+    words += [f"--cpus-per-task={cpus}"] if cpus else []
+    return [*words, "sh", "-c", relay_line(hosts[0].python)]
+
+
+def _cpus_per_node(environ: Mapping[str, str]) -> int | None:
+    """The fewest CPUs that the job has on one of its nodes: ``16(x2),8`` has 8."""
+    return min(expand_counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")), default=None)
+
+
+@cache
+def relay_line(python: str | None) -> str:
+    """One line for ``sh`` that finds an interpreter and becomes the relay."""
+    relay = Path(__file__).resolve().parent.parent / "node" / "relay.py"
+    source = relay.read_text(encoding="ascii") + f"\nmain({program_source()!r})\n"
+    packed = base64.b64encode(zlib.compress(source.encode("ascii"), 9)).decode("ascii")
+    code = (
+        "import sys;sys.path[:1]=[];import binascii,zlib;"
+        f'exec(zlib.decompress(binascii.a2b_base64("{packed}")))'
+    )
+    find = (
+        'for p in "$@"; do case $p in "~/"*) p=$HOME/${p#"~/"};; esac; '
+        'command -v "$p" >/dev/null 2>&1 && exec "$p" -E -s -S -u -c "$0"; done; '
+        'echo "dcu-launch: no Python found on $(hostname), tried $*" >&2; exit 97'
+    )
+    return " ".join(
+        ["exec", "/bin/sh", "-c", *(shlex.quote(word) for word in (find, code, *interpreters(python)))]
+    )
+
+
+class SrunStep:
+    """The step and its lines; streams are its parts.
+
+    Args:
+        hosts: nodes of this job.
+
+    Raises:
+        UnreachableError: there is no ``srun`` on this machine.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        try:
+            self._srun = _Srun(srun_argv(hosts, os.environ))
+        except FileNotFoundError:
+            raise UnreachableError(
+                "srun is not on PATH", "load Slurm's commands (module load slurm), or --transport ssh"
+            ) from None
+        self._streams = [SrunStream(self, node) for node in range(len(hosts))]
+        self._open = set(range(len(hosts)))
+        self._lock = threading.Lock()
+        self._has_code = False
+        self._send(ALL, NAMES, ",".join(host.name for host in hosts).encode("ascii"))
+        threading.Thread(target=self._read, daemon=True, name="read-srun").start()
+
+    def stream(self, node: int) -> SrunStream:
+        """The stream to one node."""
+        return self._streams[node]
+
+    def send(self, node: int, data: bytes) -> None:
+        """Send bytes to a node's agent; the agent's code goes to all that want it, once."""
+        if data != make_payload().delivery():
+            self._send(node, DATA, data)
+            return
+        with self._lock:
+            is_first, self._has_code = not self._has_code, True
+        if is_first:
+            self._send(ALL, CODE, data)
+
+    def _send(self, node: int, kind: bytes, payload: bytes) -> None:
+        self._srun.write(PACKET.pack(node, kind, len(payload)) + payload)
+
+    def close(self, node: int) -> None:
+        """Close the line to a node; after the last one srun ends, if need be by our hand."""
+        with self._lock:
+            if node not in self._open:
+                return
+            self._open.discard(node)
+            is_last = not self._open
+        with contextlib.suppress(OSError):
+            self._send(node, CLOSE, b"")
+        if is_last:
+            self._srun.end(END_LIMIT_S)
+
+    def last_words(self) -> str:
+        """What srun said, and its exit code when it has one."""
+        return self._srun.last_words()[-WORDS_LIMIT:]
+
+    def _read(self) -> None:
+        """Lines to the streams they belong to; other lines are a program's on a node, or srun's, and go by."""
+        kept = b""
+        why: OSError | None = None
+        try:
+            while data := self._srun.read(None):
+                *lines, kept = (kept + data).split(b"\n")
+                for line in lines:
+                    self._sort(line)
+        except OSError as error:
+            why = error
+        for stream in self._streams:
+            stream.end(why)
+
+    def _sort(self, line: bytes) -> None:
+        words = line.split(b" ")
+        if (
+            len(words) == 4
+            and words[0].isdigit()
+            and words[1].isdigit()
+            and int(words[0]) < len(self._streams)
+        ):
+            self._streams[int(words[0])].take(int(words[1]), words[2], words[3])
+
+
+class SrunStream:
+    """A node's part of the step; see ``Stream``."""
+
+    def __init__(self, step: SrunStep, node: int) -> None:
+        self._step, self._node = step, node
+        self._arrived: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
+        self._piece: list[bytes] = []
+        self._expected = 0
+        self._is_over = False
+
+    def take(self, sequence: int, state: bytes, coded: bytes) -> None:
+        """A line that came for this node."""
+        if self._is_over:
+            return
+        if sequence != self._expected:
+            self.end(OSError(f"srun lost a line: {self._expected} was to come, not {sequence}"))
+            return
+        self._expected += 1
+        try:
+            self._piece.append(binascii.a2b_base64(coded))
+        except binascii.Error:
+            self.end(OSError(f"srun cut line {sequence} in two"))
+            return
+        if state == WHOLE:
+            self._arrived.put(b"".join(self._piece))
+            self._piece.clear()
+        elif state == LAST:
+            self.end(None)
+
+    def end(self, why: OSError | None) -> None:
+        """Nothing more comes."""
+        if not self._is_over:
+            self._is_over = True
+            self._arrived.put(why or b"")
+
+    def read(self, limit_s: float | None) -> bytes:
+        """See ``Stream.read``."""
+        try:
+            arrived = self._arrived.get(timeout=limit_s)
+        except queue.Empty:
+            raise TimeoutError from None
+        if isinstance(arrived, OSError):
+            raise arrived
+        return arrived
+
+    def write(self, data: bytes) -> None:
+        """See ``Stream.write``."""
+        self._step.send(self._node, data)
+
+    def close(self) -> None:
+        """See ``Stream.close``."""
+        self._step.close(self._node)
+
+    def last_words(self) -> str:
+        """See ``Stream.last_words``; srun speaks for all nodes."""
+        return self._step.last_words()
+
+    def why_refused(self) -> UnreachableError | None:
+        """See ``Stream.why_refused``."""
+        return None
+
+
+class _Srun(ProcessStream):
+    """The running ``srun``."""
+
+    def end(self, within_s: float) -> None:
+        """See it end; one that waits for a node which is gone is ended, in the background."""
+        self.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(within_s)
+            return
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+            return
+        self._process.kill()
