@@ -134,12 +134,19 @@ def check_adapter(model: Path, adapter: Path) -> None:
 
 def ask(model: Path, adapter: Path) -> None:
     """Put the question to the base alone and to the base with the adapter."""
-    command = [sys.executable, "-m", "launcher.train.generate", "--model", model]
-    tail = ["--max-new-tokens", "64", "--prompt", QUESTION]
-    print(f"Q: {QUESTION}\n\n-- base", flush=True)
-    run([*command, *tail], 240)
-    print("\n-- base + adapter", flush=True)
-    run([*command, "--adapter", adapter, *tail], 240)
+    launcher = Path(sys.executable).with_name("dcu-launch")
+    words = [
+        "generate",
+        adapter,
+        "--base",
+        model,
+        "--compare",
+        "--max-new-tokens",
+        "64",
+        "--prompt",
+        QUESTION,
+    ]
+    run([launcher, *words], 240)
     print(
         "\nSo small a model learns in two minutes how such answers sound, not what is true; facts need a larger one."
     )

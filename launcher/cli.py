@@ -31,6 +31,7 @@ VERBS = {
     "attach": ("launcher.commands.attach", "attach", "watch a run as on its own terminal"),
     "stop": ("launcher.commands.stop", "stop", "end a run, from any process"),
     "save": ("launcher.commands.stop", "save", "have a recipe's run write a checkpoint now"),
+    "generate": ("launcher.commands.generate", "generate", "answer questions with what a run learnt"),
 }
 
 

@@ -18,6 +18,7 @@ Verbs (first word; without one: run):
   logs         what the ranks of a run said; -f goes on
   attach       watch a run as on its own terminal
   stop, save   end a run, or have it write a checkpoint now
+  generate     answer questions with what a run learnt
 
 \b
 Exit codes: 0 done, 1 a rank failed (or its own code, 128+N for a signal),

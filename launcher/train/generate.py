@@ -1,147 +1,196 @@
-"""Questions -> answers, by a base model or by base and adapter. Runs on one card, or on the CPU.
+"""Questions -> answers, by a base, a base with its adapter, or a whole model. Runs on one card, or on the CPU.
 
-    python -m launcher.train.generate --model MODEL [--adapter ADAPTER] --prompt QUESTION [--prompt QUESTION ...]
-
-Questions are put as they were in training: the result's folder says how.
+``dcu-launch generate`` starts it with its options as one JSON word. Questions are put as they were in training: the
+folder of the result says how.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from launcher.base.config import ModelConfig, Recipe, TrainConfig
-from launcher.base.errors import ConfigError, LauncherError, UsageError
-from launcher.train.main import import_stack
-from launcher.train.model import CARD, check_paths, load_model, load_model_config, load_tokenizer
-from launcher.train.precision import choose_attention, choose_precision, torch_dtype
-from launcher.train.rows import Row, Turn
-from launcher.train.template import choose_template, encode_question, end_ids
+from launcher.base.errors import LauncherError, UsageError
+from launcher.train.load import import_training_stack, load_source, pick_card
+from launcher.train.precision import choose_precision
+from launcher.train.prompts import Prompt, make_prompt, read_prompts, say_prompts
+from launcher.train.rows import Row
+from launcher.train.source import Source, find_source
+from launcher.train.template import Template, choose_template, encode_question, end_ids
 from launcher.train.world import write_error
 
 
-def generate(
-    model_path: str,
-    adapter: str | Path | None,
-    prompts: Sequence[str],
-    *,
-    max_new_tokens: int = 128,
-    precision: str = "auto",
-    trust_remote_code: bool = False,
-) -> list[str]:
-    """Answer each prompt, the likeliest word at a time.
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen; temperature 0: the likeliest."""
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 42
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A model that can be asked.
+
+    Attributes:
+        has_adapter: whether it can also answer as the base alone.
+        template_name: as recorded or wished; ``auto`` is decided by each question's language.
+        ends: tokens that end an answer, as recorded; empty: those of the template.
+    """
+
+    model: Any
+    tokenizer: Any
+    has_adapter: bool
+    template_name: str
+    ends: tuple[int, ...]
+    sampling: Sampling
+
+    def answer(self, prompt: Prompt, *, base_only: bool = False, live: bool = False) -> str:
+        """The answer to a question; ``live`` also writes it to stdout as it comes."""
+        template = self._template(prompt)
+        question = encode_question(template, prompt.turns)
+        ends = list(self.ends) or end_ids(template)
+        without = self.model.disable_adapter() if base_only and self.has_adapter else contextlib.nullcontext()
+        with without:
+            tokens = run_model(self.model, self.tokenizer if live else None, question, ends, self.sampling)
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+
+    def _template(self, prompt: Prompt) -> Template:
+        return choose_template(self.template_name, self.tokenizer, [Row(prompt.turns, "--prompt")])
+
+
+def load_asked(source: Source, options: dict[str, Any]) -> Asked:
+    """Load what is to be asked; raises ConfigError or UsageError."""
+    import_training_stack()
+    device = pick_card(bool(options.get("cpu")))
+    precision = choose_precision(str(options.get("precision", "auto")), device).value
+    model, tokenizer = load_source(source, device, precision, bool(options.get("trust_remote_code")))
+    names = ("max_new_tokens", "temperature", "top_p", "seed")
+    sampling = Sampling(**{name: options[name] for name in names if name in options})
+    wish = str(options.get("template", "auto"))
+    recorded = str(source.card.get("template", "auto"))
+    name = recorded if wish == "auto" else wish
+    ends = tuple(int(number) for number in source.card.get("end_ids", ())) if name == recorded else ()
+    return Asked(model, tokenizer, source.adapter is not None, name, ends, sampling)
+
+
+def run_model(
+    model: Any, streamed_by: Any, question: list[int], ends: list[int], sampling: Sampling
+) -> list[int]:
+    """The tokens that follow a question.
 
     Args:
-        model_path: a model folder, ``demo``, or empty for the adapter's own base.
-        adapter: an adapter folder that training wrote; None asks the base alone.
-
-    Raises:
-        ConfigError: a path is not there or holds no model.
+        streamed_by: a tokenizer to write them to stdout with as they come, or None.
     """
-    if adapter and not Path(adapter).is_dir():
-        raise ConfigError(f"{adapter}: there is no such adapter folder", "RUN/adapter of a run that is done")
-    card = read_card(Path(adapter) if adapter else Path(model_path))
-    path = model_path or str(card.get("base", ""))
-    if not path:
-        raise ConfigError(f"{adapter}: its {CARD} names no base model", "--model MODEL")
-    recipe = Recipe(
-        model=ModelConfig(path=path, trust_remote_code=trust_remote_code),
-        train=TrainConfig(precision=precision, seed=int(card.get("seed", 42))),
-    )
-    check_paths(recipe, with_rows=False)
-    if adapter and not (Path(adapter) / "adapter_config.json").is_file():
-        raise ConfigError(f"{adapter}: no adapter_config.json: not an adapter folder")
-    import_stack()
-    tokenizer = load_tokenizer(path, trust_remote_code)
-    model, device = _load(recipe, tokenizer, adapter)
-    rows = [
-        Row((Turn("user", prompt),), "--prompt") for prompt in prompts
-    ]  # their language counts where no card says it
-    template = choose_template(str(card.get("template", "auto")), tokenizer, rows)
-    stops = [int(number) for number in card.get("end_ids") or end_ids(template)]
-    return [
-        _answer(
-            model, tokenizer, encode_question(template, [Turn("user", prompt)]), stops, max_new_tokens, device
-        )
-        for prompt in prompts
-    ]
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    """What training wrote beside its result about base and template; empty for other folders."""
-    try:
-        card: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return card
-
-
-def _load(recipe: Recipe, tokenizer: Any, adapter: str | Path | None) -> tuple[Any, Any]:
     import torch
+    from transformers import GenerationConfig, TextStreamer
 
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    dtype = torch_dtype(choose_precision(recipe.train.precision, device).value)
-    attention = choose_attention(recipe, device, dtype).value
-    model = load_model(recipe, load_model_config(recipe, tokenizer), dtype, attention)
-    if adapter:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, str(adapter))
-    return model.to(device).eval(), device
-
-
-def _answer(
-    model: Any, tokenizer: Any, question: list[int], stops: list[int], max_new_tokens: int, device: Any
-) -> str:
-    import torch
-    from transformers import GenerationConfig
-
+    device = next(model.parameters()).device
     ids = torch.tensor([question], device=device)
+    draws = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
     config = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        eos_token_id=stops,
-        pad_token_id=stops[0],
-        use_cache=True,
-    )
+        max_new_tokens=sampling.max_new_tokens, do_sample=sampling.temperature > 0, eos_token_id=ends,
+        pad_token_id=ends[0], use_cache=True, **(draws if sampling.temperature > 0 else {}),
+    )  # fmt: skip
+    streamer = TextStreamer(streamed_by, skip_prompt=True, skip_special_tokens=True) if streamed_by else None
+    if sampling.temperature > 0:
+        torch.manual_seed(sampling.seed)  # each answer alone: the order of questions does not matter
     with torch.no_grad():
-        output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
-    return str(tokenizer.decode(output[0, len(question) :], skip_special_tokens=True)).strip()
+        output = model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=streamer
+        )
+    return [int(token) for token in output[0, len(question) :]]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Answer the prompts of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m launcher.train.generate", description="Answer prompts.")
-    parser.add_argument("--model", default="", help="model folder; default: the adapter's base")
-    parser.add_argument("--adapter", default=None, help="adapter folder; default: none, the base alone")
-    parser.add_argument("--prompt", action="append", required=True, help="a question; may be given again")
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="at most so many tokens an answer")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line: prompt, answer")
-    parser.add_argument(
-        "--trust-remote-code", action="store_true", help="run Python code of the model folder"
-    )
-    options = parser.parse_args(argv)
+def gather_prompts(options: dict[str, Any]) -> list[Prompt] | None:
+    """The questions of words or file; None: they come from the terminal. Raises UsageError."""
+    words, file, system = options.get("prompts") or (), options.get("file"), str(options.get("system") or "")
+    if words and file:
+        raise UsageError("questions by --prompt and from a file: one of them")
+    if words:
+        return say_prompts(words, system)
+    if file or not sys.stdin.isatty():
+        return read_prompts(file or "-", system)
+    return None
+
+
+def show_answers(asked: Asked, prompts: list[Prompt], options: dict[str, Any]) -> None:
+    """Write the answers to stdout: as text, or as one JSON object a line."""
+    compare, base_only = bool(options.get("compare")), bool(options.get("base_only"))
+    for number, prompt in enumerate(prompts):
+        answer = asked.answer(prompt, base_only=base_only)
+        base = asked.answer(prompt, base_only=True) if compare else None
+        if options.get("as_json"):
+            row = {"prompt": prompt.text, "answer": answer}
+            line = json.dumps(row if base is None else {**row, "base_answer": base}, ensure_ascii=False)
+        elif base is not None:
+            line = f"Q: {prompt.text}\n-- base\n{base}\n-- base + adapter\n{answer}"
+        else:
+            line = answer if len(prompts) == 1 else f"Q: {prompt.text}\n{answer}"
+        gap = "\n" if number and not options.get("as_json") else ""
+        sys.stdout.write(f"{gap}{line}\n")
+        sys.stdout.flush()
+
+
+def talk(asked: Asked, options: dict[str, Any]) -> None:
+    """Answer what is typed, each question on its own, until end of file."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  lines can be edited and called back
+
+    sys.stdout.write("One question a line, each on its own; Ctrl-D ends.\n")
+    for line in _typed_lines():
+        prompt = make_prompt(line, str(options.get("system") or ""))
+        if options.get("compare"):
+            sys.stdout.write("-- base\n")
+            asked.answer(prompt, base_only=True, live=True)
+            sys.stdout.write("-- base + adapter\n")
+        asked.answer(prompt, base_only=bool(options.get("base_only")), live=True)
+
+
+def _typed_lines() -> Iterator[str]:
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            sys.stdout.write("\n")
+            return
+        if line.strip():
+            yield line
+
+
+def check_options(source: Source, options: dict[str, Any]) -> None:
+    """Refuse options that cannot go together; raises UsageError."""
+    if source.adapter is None and (options.get("compare") or options.get("base_only")):
+        raise UsageError("--compare and --base-only need an adapter: this is a whole model")
+    if options.get("compare") and options.get("base_only"):
+        raise UsageError("--compare and --base-only: one of them")
+
+
+def main(argv: list[str]) -> int:
+    """Answer; the exit code: 0 done, 2 a mistake of the user's, 130 interrupted."""
+    options = json.loads(argv[0])
     try:
-        if not options.model and not options.adapter:
-            raise UsageError("--model or --adapter: one of them is needed")
-        answers = generate(
-            options.model, options.adapter, options.prompt, max_new_tokens=options.max_new_tokens,
-            trust_remote_code=options.trust_remote_code,
-        )  # fmt: skip
+        source = find_source(
+            options["what"], options.get("base") or "", bool(options.get("allow_other_base"))
+        )
+        check_options(source, options)
+        prompts = gather_prompts(options)
+        asked = load_asked(source, options)
+        if prompts is None:
+            talk(asked, options)
+        else:
+            show_answers(asked, prompts, options)
     except LauncherError as error:
         write_error(error)
         return error.exit_code
-    for prompt, answer in zip(options.prompt, answers, strict=True):
-        line = (
-            json.dumps({"prompt": prompt, "answer": answer}, ensure_ascii=False) if options.json else answer
-        )
-        sys.stdout.write(line + "\n")
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+        return 130
+    except BrokenPipeError:
+        return 141
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

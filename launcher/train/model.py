@@ -25,22 +25,10 @@ CARD = "dcu_launch.json"
 def check_paths(recipe: Recipe, with_rows: bool = True) -> None:
     """Refuse paths that are not there, before anything heavy is imported; raises ConfigError with all of them."""
     problems = []
-    model = recipe.model.path
-    if model != "demo":
-        folder = Path(model)
-        if folder.is_dir():
-            if not (folder / "config.json").is_file():
-                problems.append(
-                    f"model.path: {model} has no config.json: not a folder that transformers saved"
-                )
-        elif folder.exists():
-            problems.append(f"model.path: {model} is a file: expected a model folder")
-        elif not _is_hub_name(model):
-            problems.append(f"model.path: {model} is not there")
-        elif _is_offline() and not _is_cached(model):
-            problems.append(
-                f"model.path: {model} is neither a folder here nor in the cache, and the hub is offline"
-            )
+    try:
+        check_model_path(recipe.model.path)
+    except ConfigError as error:
+        problems.append(f"model.path: {error.message}")
     rows = (("data.path", recipe.data.path), ("data.eval_path", recipe.data.eval_path)) if with_rows else ()
     for key, path in rows:
         if path and not resolve_data_path(path).exists():
@@ -50,6 +38,22 @@ def check_paths(recipe: Recipe, with_rows: bool = True) -> None:
             "\n".join(problems),
             "every node must see model and rows under these paths; from another folder, give them whole",
         )
+
+
+def check_model_path(model: str) -> None:
+    """Refuse what cannot be a model: raises ConfigError; nothing is loaded."""
+    if model == "demo":
+        return
+    folder = Path(model)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(f"{model} has no config.json: not a folder that transformers saved")
+    elif folder.exists():
+        raise ConfigError(f"{model} is a file: expected a model folder")
+    elif not _is_hub_name(model):
+        raise ConfigError(f"{model} is not there")
+    elif _is_offline() and not _is_cached(model):
+        raise ConfigError(f"{model} is neither a folder here nor in the cache, and the hub is offline")
 
 
 def _is_hub_name(path: str) -> bool:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launcher.train.base_mark import mark_base
 from launcher.train.checkpoint import write_folder
 from launcher.train.loop import Setup
 from launcher.train.model import CARD, copy_model_config, copy_tokenizer
@@ -23,6 +24,7 @@ def write_result(setup: Setup, dtype: Any) -> Path:
     card = {
         "base": recipe.model.path, "seed": recipe.train.seed, "template": template.name,
         "end_ids": end_ids(template), "method": recipe.method,
+        "base_mark": mark_base(recipe.model.path, recipe.train.seed),
     }  # fmt: skip
 
     def write(folder: Path) -> None:

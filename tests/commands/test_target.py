@@ -17,8 +17,11 @@ def test_the_verbs_are_those_of_the_command_line():
     [
         ("check", "a verb stands first: dcu-launch check ..."),
         ("constraint", "did you mean: dcu-launch constraints"),
-        ("generate", "dcu-launch generate is planned and not there yet"),
-        ("my.sh", "verbs are run, check, hosts, env, constraints; for a module: dcu-launch -m my.sh"),
+        ("merge", "dcu-launch merge is planned and not there yet"),
+        (
+            "my.sh",
+            "verbs are run, check, hosts, env, constraints, generate; for a module: dcu-launch -m my.sh",
+        ),
     ],
 )
 def test_what_is_no_target_is_told_what_it_may_be(word, hint):

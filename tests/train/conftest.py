@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.tiny import ROOT, Ranks, make_rows, make_tokenizer
+from tests.train.tiny import ROOT, Ran, Ranks, make_rows, make_tokenizer, recipe
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +43,10 @@ def ranks() -> Iterator[Ranks]:
     starter = Ranks()
     yield starter
     starter.close()
+
+
+@pytest.fixture(scope="session")
+def lora(ranks: Ranks, model_dir: Path, rows_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A LoRA run over two ranks, done."""
+    config = recipe(model_dir, rows_file, train={"max_steps": 3}, data={"eval_fraction": 0.2})
+    return ranks.train(config, tmp_path_factory.mktemp("lora") / "run", 2)

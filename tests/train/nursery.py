@@ -17,9 +17,10 @@ from typing import Any
 
 
 def run_rank(job: dict[str, Any]) -> int:
-    """Be the rank: run the job's code, then train."""
-    from launcher.train.main import main
+    """Be the rank: run the job's code, then train, or be another program of the training stack."""
+    from importlib import import_module
 
+    main = import_module(job.get("module", "launcher.train.main")).main
     os.environ.update(job["variables"])
     try:
         exec(job["code"], {"__name__": "__rank__"})  # noqa: S102  # the test's own words
@@ -41,6 +42,7 @@ def start(job: dict[str, Any]) -> None:
     pid = os.fork()
     if pid == 0:
         os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
         code = run_rank(job)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launcher.base.recipe import load_recipe
+from launcher.train.base_mark import mark_base
 from launcher.train.checkpoint import read_manifest
-from tests.train.tiny import ROOT, Ran, recipe
+from tests.train.tiny import recipe
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("default")]
-
-
-@pytest.fixture(scope="module")
-def lora(ranks, model_dir, rows_file, tmp_path_factory) -> Ran:
-    config = recipe(model_dir, rows_file, train={"max_steps": 3}, data={"eval_fraction": 0.2})
-    return ranks.train(config, tmp_path_factory.mktemp("lora") / "run", 2)
 
 
 def test_the_adapter_loads_with_peft_alone_and_changes_answers(lora, model_dir):
@@ -49,6 +42,7 @@ def test_the_adapter_brings_the_tokenizers_own_files_and_a_manifest(lora, model_
     assert {"torch", "transformers", "peft", "accelerate"} <= manifest["versions"].keys()
     assert json.loads((adapter / "dcu_launch.json").read_text()) == {
         "base": str(model_dir), "seed": 42, "template": "chat", "end_ids": [0, 2], "method": "lora",
+        "base_mark": mark_base(str(model_dir), 42),
     }  # fmt: skip
 
 
@@ -80,51 +74,8 @@ def test_a_whole_model_loads_with_its_own_config(ranks, model_dir, rows_file, tm
     assert AutoTokenizer.from_pretrained(result)("the")["input_ids"]
 
 
-def generate(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "launcher.train.generate", *words], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
-
-
-def test_questions_are_answered_by_base_and_adapter(lora):
-    ran = generate(
-        "--adapter",
-        str(lora.run_dir / "adapter"),
-        "--prompt",
-        "a",
-        "--prompt",
-        "b",
-        "--json",
-        "--max-new-tokens",
-        "4",
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert [json.loads(line)["prompt"] for line in ran.stdout.splitlines()] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--model", "/nowhere"], "model.path: /nowhere is not there"),
-        (
-            ["--model", "demo", "--adapter", "/nowhere"],
-            "/nowhere: there is no such adapter folder",
-        ),
-        (["--adapter", "/nowhere"], "/nowhere: there is no such adapter folder"),
-        ([], "--model or --adapter: one of them is needed"),
-    ],
-)
-def test_mistakes_of_generate(words, message):
-    ran = generate(*words, "--prompt", "a")
-    assert ran.returncode == 2
-    assert ran.stderr.splitlines()[0] == f"dcu-launch: error: {message}"
-
-
 def test_the_demo_learns_on_two_ranks(ranks, tmp_path: Path):
     ran = ranks.train(load_recipe(None, []), tmp_path / "run", 2)
     assert len(ran.losses) == 20
     assert sum(ran.losses[-5:]) < 0.9 * sum(ran.losses[:5])
     assert (ran.run_dir / "adapter" / "adapter_model.safetensors").is_file()
-    answer = generate("--adapter", str(ran.run_dir / "adapter"), "--prompt", "DCU?", "--max-new-tokens", "3")
-    assert answer.returncode == 0, answer.stderr

@@ -193,11 +193,6 @@ class Ranks:
             code: runs in each rank before training begins.
             others: ranks that get another recipe.
         """
-        if self._nursery is None:
-            self._nursery = subprocess.Popen(
-                [self.python, "-m", "tests.train.nursery"], cwd=ROOT, stdin=subprocess.PIPE, text=True
-            )
-        assert self._nursery.stdin is not None
         ranks, port = [], free_port()
         for rank in range(size):
             folder = run_dir.parent / f"{run_dir.name}-rank{rank}-{port}"
@@ -209,10 +204,32 @@ class Ranks:
                 "argv": ["--config", str(folder / "recipe.json"), "--run-dir", str(run_dir)], "code": code,
                 "folder": str(folder), "variables": rank_variables(rank, size, port),
             }  # fmt: skip
-            self._nursery.stdin.write(json.dumps(job) + "\n")
+            self._give(job)
             ranks.append(Rank(folder))
-        self._nursery.stdin.flush()
         return ranks
+
+    def call(self, module: str, argv: list[str], folder: Path) -> tuple[int, str]:
+        """Run ``main(argv)`` of a program that is no rank; its exit code and output.
+
+        Args:
+            folder: for its output; of a name that is new.
+        """
+        folder.mkdir(parents=True)
+        self._give({"module": module, "argv": argv, "code": "", "folder": str(folder), "variables": {}})
+        called = Rank(folder)
+        try:
+            return called.wait(), called.output
+        finally:
+            called.kill()
+
+    def _give(self, job: dict[str, Any]) -> None:
+        if self._nursery is None:
+            self._nursery = subprocess.Popen(
+                [self.python, "-m", "tests.train.nursery"], cwd=ROOT, stdin=subprocess.PIPE, text=True
+            )
+        assert self._nursery.stdin is not None
+        self._nursery.stdin.write(json.dumps(job) + "\n")
+        self._nursery.stdin.flush()
 
     def wait(self, ranks: list[Rank], run_dir: Path) -> Ran:
         """Wait until all have ended; those that do not are killed, and the test fails."""
