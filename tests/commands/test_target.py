@@ -17,11 +17,8 @@ def test_the_verbs_are_those_of_the_command_line():
     [
         ("check", "a verb stands first: dcu-launch check ..."),
         ("constraint", "did you mean: dcu-launch constraints"),
-        ("merge", "dcu-launch merge is planned and not there yet"),
-        (
-            "my.sh",
-            "verbs are run, check, hosts, env, constraints, generate; for a module: dcu-launch -m my.sh",
-        ),
+        *((word, f"dcu-launch {word} is planned and not there yet") for word in PLANNED),
+        ("my.sh", f"verbs are {', '.join(VERB_NAMES)}; for a module: dcu-launch -m my.sh"),
     ],
 )
 def test_what_is_no_target_is_told_what_it_may_be(word, hint):
