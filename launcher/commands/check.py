@@ -135,7 +135,7 @@ def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
     with signals_to(inbox), open_nodes(request, inbox, None) as nodes:
         messages = read_messages(nodes)
         if not options["no_torch_check"]:
-            ask_torch(nodes, messages)
+            ask_torch(nodes, messages, request.hosts)
         reports = make_reports(messages, request)
         operators = ask_operators(nodes, messages, ()) if options["ops"] else []
         meeting, findings = try_meeting(nodes, request, reports)

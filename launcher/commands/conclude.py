@@ -23,20 +23,29 @@ from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import INTERRUPTING
 
 
-def conclude(outcome: Outcome, request: Request, folder: RunFolder, fetched: Fetched | None = None) -> int:
+def conclude(
+    outcome: Outcome,
+    request: Request,
+    folder: RunFolder,
+    fetched: Fetched | None = None,
+    refusal: PreflightError | None = None,
+) -> int:
     """Tell how the run ended, write its summary and return 0, or raise the error with its exit code.
 
     Args:
         fetched: what the first node had, where it does not see the run folder.
+        refusal: what a run is refused for whose outcome says so.
 
     Raises:
         LauncherError: the run did not end well.
     """
-    error = error_of(outcome, request) or (result_error(fetched, request) if fetched else None)
+    error = refusal if outcome.kind == "refused" else error_of(outcome, request)
+    error = error or (result_error(fetched, request) if fetched else None)
     summary: dict[str, Any] = {"exit": 0, "origin": "launcher", "kind": "done", "host": "", "rank": None}
     if error is not None:
         summary = summarize_error(error)
-        summary["kind"] = outcome.kind if outcome.kind != "done" else "result_not_fetched"
+        kinds = {"done": "result_not_fetched", "refused": "preflight"}
+        summary["kind"] = kinds.get(outcome.kind, outcome.kind)
         if outcome.kind == "rank_failed":
             from launcher.report.failure import guilty
 

@@ -16,13 +16,15 @@ import click
 from launcher.base.config import ROW_SUFFIXES
 from launcher.base.errors import LauncherError, StoppedError, UsageError
 from launcher.commands.conclude import conclude, summarize_error
-from launcher.commands.judge import judge, read_reports
+from launcher.commands.judge import judge, read_reports, refuse
 from launcher.commands.outside import Outside, detach, enlist, listening, watch_start
 from launcher.commands.request import Request
+from launcher.commands.torch_check import TorchCheck
 from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.background import Foreground
+from launcher.launch.gate import Gate
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, NodeOrder
@@ -31,6 +33,7 @@ from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder, claim_folder
 from launcher.launch.signals import signals_to
 from launcher.launch.supervise import Supervisor
+from launcher.preflight.finding import Finding
 from launcher.preflight.report import NodeReport
 from launcher.remote.fanout import open_sessions
 from launcher.remote.options import RemoteOptions
@@ -67,8 +70,8 @@ def execute(request: Request, only_plan: bool) -> int:
         open_nodes(request, inbox, folder) as nodes,
     ):
         reports = read_reports(nodes, request)
-        judge(request, reports, folder)
-        return run_ranks(nodes, request, reports, folder, Outside(ear, background))
+        findings = judge(request, reports, folder)
+        return run_ranks(nodes, request, reports, folder, findings, Outside(ear, background))
 
 
 def _claim_run_folder(request: Request) -> Request:
@@ -224,22 +227,39 @@ def plan_run(nodes: Nodes, request: Request, reports: Sequence[NodeReport], atte
 
 
 def run_ranks(
-    nodes: Nodes, request: Request, reports: Sequence[NodeReport], folder: RunFolder, outside: Outside
+    nodes: Nodes,
+    request: Request,
+    reports: Sequence[NodeReport],
+    folder: RunFolder,
+    findings: Sequence[Finding],
+    outside: Outside,
 ) -> int:
-    """Start the ranks, again with another port where somebody took it, and tell how it ended."""
+    """Start the ranks, again with another port where somebody took it, and tell how it ended.
+
+    Args:
+        findings: that preflight has told.
+    """
     for attempt in range(MAX_ATTEMPTS):
         plan = plan_run(nodes, request, reports, attempt)
         folder.write_json("plan.json", plan.to_dict())
         if attempt == 0:
             _tell_bindings(plan)
-        outcome = _attempt(nodes, request, reports, folder, plan, outside)
+        gate = _make_gate(request, reports, findings, folder)
+        outcome = _attempt(nodes, request, reports, folder, plan, gate, outside)
         if not outcome.started_again or attempt == MAX_ATTEMPTS - 1 or request.spec.master_port:
             break
         folder.add_event("retry", attempt=attempt, data={"why": f"port {plan.master_port} was taken"})
         click.echo(f"dcu-launch: port {plan.master_port} was taken in the meantime, starting again", err=True)
     fetched = fetch_result(nodes, request, reports, outcome)
     end_nodes(nodes)
-    return conclude(outcome, request, folder, fetched)
+    refusal = refuse(gate.errors) if isinstance(gate, TorchCheck) and gate.errors else None
+    return conclude(outcome, request, folder, fetched, refusal)
+
+
+def _make_gate(
+    request: Request, reports: Sequence[NodeReport], findings: Sequence[Finding], folder: RunFolder
+) -> Gate:
+    return Gate() if request.options["no_torch_check"] else TorchCheck(request, reports, findings, folder)
 
 
 def _tell_bindings(plan: LaunchPlan) -> None:
@@ -258,6 +278,7 @@ def _attempt(
     reports: Sequence[NodeReport],
     folder: RunFolder,
     plan: LaunchPlan,
+    gate: Gate,
     outside: Outside,
 ) -> Outcome:
     from launcher.report.terminal import TerminalView
@@ -282,7 +303,10 @@ def _attempt(
         sees_run_dir=[report.sees_run_dir is not False for report in reports],
         start_limit_s=request.options["start_timeout"],
         save_limit_s=request.options["save_grace"],
+        gate=gate,
     )
+    if isinstance(gate, TorchCheck):
+        gate.say = view.status
 
     def tick() -> None:
         view.tick(time.monotonic())

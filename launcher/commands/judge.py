@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -13,13 +14,16 @@ import click
 from launcher.base.env import DCU_DEFAULTS
 from launcher.base.errors import PreflightError
 from launcher.commands.request import Request
+from launcher.hosts.host import Host
 from launcher.launch.clocks import measure_clocks
 from launcher.launch.nodes import Nodes
+from launcher.launch.plan import card_variables
 from launcher.launch.run_folder import RunFolder
 from launcher.preflight.codes import NEVER_ALLOWED
 from launcher.preflight.compat import read_site_table
 from launcher.preflight.report import NodeReport, read_report
 from launcher.preflight.rules import Finding, Wanted, find_faults
+from launcher.preflight.torch_told import merge_torch_facts
 
 PREPARE_LIMIT_S = 120.0
 TORCH_LIMIT_S = 120.0
@@ -52,7 +56,7 @@ def make_reports(messages: Sequence[Mapping[str, Any]], request: Request) -> lis
     return [read_report(host.name, message) for host, message in zip(request.hosts, messages, strict=True)]
 
 
-def ask_torch(nodes: Nodes, messages: Sequence[dict[str, Any]]) -> None:
+def ask_torch(nodes: Nodes, messages: Sequence[dict[str, Any]], hosts: Sequence[Host]) -> None:
     """Have a process on each node that has torch import it, and add what it said to the node's message."""
     asked = [
         node
@@ -60,19 +64,29 @@ def ask_torch(nodes: Nodes, messages: Sequence[dict[str, Any]]) -> None:
         if "torch" in (message.get("python") or {}).get("packages", ())
     ]
     for node in asked:
-        is_dcu = read_report("", messages[node]).is_dcu
-        nodes.send(
-            node,
-            {
-                "kind": "look_deeper",
-                "what": "torch",
-                "python": messages[node]["python"]["path"],
-                "limit": TORCH_LIMIT_S,
-                "defaults": dict(DCU_DEFAULTS) if is_dcu else {},
-            },
-        )
+        nodes.send(node, torch_question(read_report("", messages[node]), hosts[node]))
     for node, answer in nodes.collect("looked", asked, TORCH_LIMIT_S + 10).items():
         messages[node]["torch"] = merge_torch_facts(answer["facts"], answer["error"])
+
+
+def torch_question(report: NodeReport, host: Host, *arguments: str) -> dict[str, Any]:
+    """Have torch looked at with the cards in sight that ranks get.
+
+    Args:
+        arguments: ``gently``: the process stands beside ranks, leaves the processors to them, and ends with them.
+    """
+    variables, unset = card_variables(host, report)
+    return {
+        "kind": "look_deeper",
+        "what": "torch",
+        "python": report.python,
+        "arguments": list(arguments),
+        "limit": TORCH_LIMIT_S,
+        "defaults": dict(DCU_DEFAULTS) if report.is_dcu else {},
+        "variables": variables,
+        "unset": list(unset),
+        "beside_ranks": "gently" in arguments,
+    }
 
 
 def ask_operators(
@@ -111,21 +125,6 @@ def ask_operators(
     return found
 
 
-def merge_torch_facts(facts: Sequence[Mapping[str, Any]], error: str) -> dict[str, Any]:
-    """One dict of a process's lines; a card at which it died is one whose operation failed."""
-    merged: dict[str, Any] = {}
-    operations: dict[str, str] = {}
-    for fact in facts:
-        operations.update(fact.get("operation") or {})
-        merged.update({name: value for name, value in fact.items() if name != "operation"})
-    trying = merged.pop("trying", None)
-    if error and trying is not None and trying not in operations:
-        operations[trying] = error
-    elif error and not merged.get("error"):
-        merged["error"] = error
-    return {**merged, "operations": operations}
-
-
 def wanted_of(request: Request, with_config: bool = False) -> Wanted:
     """What the rules need to know of the request.
 
@@ -151,8 +150,8 @@ def wanted_of(request: Request, with_config: bool = False) -> Wanted:
     )
 
 
-def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | None = None) -> None:
-    """Show what preflight found; an error that is not allowed ends the run here.
+def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | None = None) -> list[Finding]:
+    """Show what preflight found, and return it; an error that is not allowed ends the run here.
 
     Raises:
         PreflightError: at least one error.
@@ -160,8 +159,7 @@ def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | N
     findings = find_faults(reports, wanted_of(request))
     allowed = allowed_codes(request, folder is not None)
     if folder is not None:
-        rows = [{**finding.to_dict(), "allowed": finding.code in allowed} for finding in findings]
-        folder.write_json("preflight.json", {"findings": rows, "allowed": sorted(allowed)})
+        save_preflight(folder, findings, allowed)
         hosts = [_describe(host, report) for host, report in zip(request.hosts, reports, strict=True)]
         folder.write_json("hosts.json", hosts)
     errors = [finding for finding in findings if finding.level == "error" and finding.code not in allowed]
@@ -175,6 +173,18 @@ def judge(request: Request, reports: Sequence[NodeReport], folder: RunFolder | N
             click.echo(f"dcu-launch: {text}", err=True)
     if errors:
         raise refuse(errors)
+    return findings
+
+
+def save_preflight(
+    folder: RunFolder,
+    findings: Sequence[Finding],
+    allowed: frozenset[str],
+    torch: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> None:
+    """preflight.json: all findings, which codes may pass, and what torch said on each host that was heard."""
+    rows = [{**finding.to_dict(), "allowed": finding.code in allowed} for finding in findings]
+    folder.write_json("preflight.json", {"findings": rows, "allowed": sorted(allowed), "torch": dict(torch)})
 
 
 def allowed_codes(request: Request, is_run: bool) -> frozenset[str]:

@@ -108,6 +108,12 @@ from launcher.commands.options import (
     show_default=True,
     help="fork: import the training stack once a node and fork the ranks; auto: recipes on nodes without cards.",
 )
+@click.option(
+    "--no-torch-check",
+    "no_torch_check",
+    is_flag=True,
+    help="Do not look at torch on the nodes: recipes' ranks do it themselves, a process beside those of scripts.",
+)
 @click.option("--allow", "allowed", multiple=True, metavar="CODE", help="Let a finding of preflight pass.")
 @click.option(
     "--compat", multiple=True, metavar="FILE", help="A site's own compatibility table (docs/findings.md)."

@@ -27,13 +27,18 @@ class RankExit:
     seq: int
     after_stop: bool
 
+    def was_ended_by(self, signals: Sequence[int]) -> bool:
+        """Whether it is the end by one of these signals, told as a signal or as a shell's exit code."""
+        return self.signal in signals or (self.code or 0) - 128 in signals
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the ranks ended.
 
     Attributes:
-        kind: ``done``, ``rank_failed``, ``node_lost``, ``stopped``, ``interrupted`` (asked to save and end) or ``late``.
+        kind: ``done``, ``rank_failed``, ``node_lost``, ``stopped``, ``interrupted`` (asked to save and end), ``late``, or
+            ``refused`` (by what torch is there).
         failures: ranks that failed, in order of arrival.
         lost: (host, why) of lost nodes.
         late: names of hosts and ranks that did not come up in time, as text.

@@ -120,7 +120,7 @@ def _order_node(
         "TORCHELASTIC_USE_AGENT_STORE": place.hosted_store,
         **spec.variables,
     }
-    cards, unset = _card_variables(host, report)
+    cards, unset = card_variables(host, report)
     variables.update(cards)
     if spec.uses_deepspeed:
         unset = (*unset, "ACCELERATE_USE_CPU")
@@ -205,7 +205,7 @@ def _argv(spec: RunSpec, host: Host, report: NodeReport | None) -> tuple[str, ..
     return (python, "-u", spec.target, *spec.arguments)
 
 
-def _card_variables(host: Host, report: NodeReport | None) -> tuple[dict[str, str], tuple[str, ...]]:
+def card_variables(host: Host, report: NodeReport | None) -> tuple[dict[str, str], tuple[str, ...]]:
     """Which cards the ranks see: all that ``devices=`` names, each rank picking its own by local rank."""
     if not host.devices:
         return {}, ()

@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, RunSpec, node_message
 from launcher.launch.outcome import Outcome, RankExit
+from launcher.launch.rank_states import RankState, find_awaited, name_ranks, span
 from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import INTERRUPTING, STOPPING
 from launcher.remote.session import Arrival
@@ -22,6 +24,8 @@ from launcher.remote.session import Arrival
 BROKEN_GRACE_S = 1.0
 #: after the first failure, so long others may still tell theirs before the stop: who was first is often not who is heard first
 SETTLE_S = 0.2
+#: after an error of the check beside a script's ranks: other nodes' checks may end meanwhile
+LOOKS_SETTLE_S = 1.0
 #: beyond the time to stop: what the agents may take to kill, clean up and answer
 STOP_SLACK_S = 8.0
 WAITING_EVERY_S = 5.0
@@ -37,18 +41,13 @@ class View(Protocol):
 
 
 @dataclass
-class _Rank:
-    node: int
-    state: str = "waiting"  # waiting, started, ready (recipes: has its stack), joined (the rendezvous), ended
-
-
-@dataclass
 class Supervisor:
     """Watches one attempt of a run.
 
     Attributes:
         start_limit_s: ranks that are not up and joined so long after the order are late.
         save_limit_s: what ranks have to save and end after SIGUSR1.
+        gate: says whether they may go on, by what is heard of torch.
         sees_run_dir: for each node, whether it writes into the head's run folder itself.
     """
 
@@ -60,7 +59,8 @@ class Supervisor:
     sees_run_dir: Sequence[bool]
     start_limit_s: float
     save_limit_s: float = 300.0
-    ranks: dict[int, _Rank] = field(default_factory=dict)
+    gate: Gate = field(default_factory=Gate)
+    ranks: dict[int, RankState] = field(default_factory=dict)
     failures: list[RankExit] = field(default_factory=list)
     left: list[tuple[str, int]] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
@@ -73,6 +73,8 @@ class Supervisor:
     _asked_by: str = ""
     _forced: bool = False
     _late: str = ""
+    _refused: bool = False
+    _judge_at: float | None = None
     _go_told: bool = False
     _next_word: float = 0.0
     _failed_by_itself: bool = False
@@ -83,9 +85,11 @@ class Supervisor:
         """Send the orders and stay until every rank of every node that is not lost has ended."""
         for order in self.plan.nodes:
             for rank in order.ranks:
-                self.ranks[rank.rank] = _Rank(order.node_rank)
+                self.ranks[rank.rank] = RankState(order.node_rank)
             stream_all = not self.sees_run_dir[order.node_rank]
             self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all))
+        for node, question in self.gate.questions(self.plan).items():
+            self.nodes.send(node, question)
         begun = self.nodes.clock()
         self._next_word = begun + WAITING_EVERY_S
         while not self._finished():
@@ -157,6 +161,8 @@ class Supervisor:
     def _on_event(self, node: int, frame: dict[str, Any]) -> None:
         event, rank = frame["event"], int(frame["rank"])
         kind, data, step = event["kind"], event.get("data", {}), event.get("step")
+        if kind in ("rank_torch", "rank_ready"):
+            self.gate.hear_rank(node, rank, data)
         if kind == "rank_ready":
             self._mark_ready(rank)
         elif kind == "metric":
@@ -171,7 +177,7 @@ class Supervisor:
             self.results.update({str(key): str(value) for key, value in data.items()})
         elif kind == "checkpoint":
             self.saved_step = step
-        if kind != "metric":
+        if kind not in ("metric", "rank_torch"):
             self._note(kind, host=self.nodes.name(node), rank=rank, step=step, data=data, at=frame["time"])
 
     def _mark_ready(self, rank: int) -> None:
@@ -181,10 +187,26 @@ class Supervisor:
             entry.state in ("ready", "joined", "ended") for entry in self.ranks.values()
         ):
             self._go_told = True
-            self.nodes.send_all({"kind": "go"})
+            if self._may_go_on():
+                self.nodes.send_all({"kind": "go"})
+
+    def _on_looked(self, node: int, frame: dict[str, Any]) -> None:
+        if self.gate.hear_look(node, frame) and self._judge_at is None:
+            self._judge_at = self.nodes.clock() + LOOKS_SETTLE_S
+
+    def _may_go_on(self) -> bool:
+        """Whether nothing that was heard of torch refuses the run; else it is stopped."""
+        if self._stop_how:
+            return False
+        self._refused = not self.gate.passes()
+        if self._refused:
+            self._stop("broken", BROKEN_GRACE_S)
+        return not self._refused
 
     def _on_rank_exit(self, node: int, frame: dict[str, Any]) -> None:
         rank, status = int(frame["rank"]), int(frame["status"])
+        if status < 0 and not self._stop_how and self.ranks[rank].state in ("waiting", "started"):
+            self.gate.hear_end(node, rank, f"killed by signal {-status}")
         self.ranks[rank].state = "ended"
         host = self.nodes.name(node)
         self._note("rank_exit", host=host, rank=rank, data={"status": status}, at=frame["time"])
@@ -208,7 +230,7 @@ class Supervisor:
         if node in self._quiet_nodes:
             return
         name = self.nodes.name(node)
-        ranks = _span([rank for rank, entry in self.ranks.items() if entry.node == node])
+        ranks = span([rank for rank, entry in self.ranks.items() if entry.node == node])
         self.view.status(f"lost {name} ({ranks}): {why}; stopping the others")
         self._note("node_lost", host=name, data={"why": why})
         self._stop("broken", 0.0 if self._signal else BROKEN_GRACE_S)
@@ -222,7 +244,7 @@ class Supervisor:
         name = by or signal.Signals(number).name
         if not self._signal:
             self._signal, self._asked_by = number, by
-            self._failed_by_itself = any(not _was_ended_by(failure, STOPPING) for failure in self.failures)
+            self._failed_by_itself = any(not failure.was_ended_by(STOPPING) for failure in self.failures)
             grace_s = self.save_limit_s if number == INTERRUPTING else self.spec.grace_s
             what = "save and end" if number == INTERRUPTING else "end"
             self.view.status(f"{name}: asking {len(self.ranks)} ranks to {what}, within {grace_s:.0f} s")
@@ -242,36 +264,33 @@ class Supervisor:
 
     def _watch_clock(self, begun: float) -> None:
         now = self.nodes.clock()
+        if self._judge_at is not None and now >= self._judge_at:
+            self._judge_at = None
+            self._may_go_on()
         if self._settle_until is not None and now >= self._settle_until:
             self._settle_until = None
-            self._stop("broken", BROKEN_GRACE_S)
-        waiting = [] if self._stop_how else self._awaited()
+            if self.spec.recipe is None or self._go_told or self._may_go_on():
+                self._stop("broken", BROKEN_GRACE_S)
+        waiting = self._awaited()
         if waiting and now >= self._next_word:
             self._next_word = now + WAITING_EVERY_S
             self.view.status(f"waiting for {self._name_ranks(waiting)}")
         if waiting and now - begun > self.start_limit_s:
             self._late = self._name_ranks(waiting)
-            self._stop("broken", BROKEN_GRACE_S)
+            if self._go_told or self._may_go_on():
+                self._stop("broken", BROKEN_GRACE_S)
 
     def _awaited(self) -> list[int]:
-        """Ranks that others wait for; none for a single rank, or for scripts that never meet."""
-        states = {rank: entry.state for rank, entry in self.ranks.items()}
-        if self.spec.recipe is not None and not self._go_told:
-            return [rank for rank, state in states.items() if state in ("waiting", "started")]
-        never_meet = self.spec.recipe is None and not self._met
-        if len(states) == 1 or never_meet or "ended" in states.values():
-            return []  # a rank that has ended well had met the others, or did not need them
-        return [rank for rank, state in states.items() if state != "joined"]
+        if self._stop_how:
+            return []
+        is_recipe = self.spec.recipe is not None
+        return find_awaited(self.ranks, is_recipe=is_recipe, go_told=self._go_told, any_met=bool(self._met))
 
     def _note(self, kind: str, **fields: Any) -> None:
         self.folder.add_event(kind, attempt=self.plan.attempt, **fields)
 
     def _name_ranks(self, ranks: Sequence[int]) -> str:
-        nodes = sorted({self.ranks[rank].node for rank in ranks})
-        return ", ".join(
-            f"{self.nodes.name(node)} ({_span([rank for rank in ranks if self.ranks[rank].node == node])})"
-            for node in nodes
-        )
+        return name_ranks(ranks, self.ranks, self.nodes.name)
 
     def _stop(self, how: str, grace_s: float) -> None:
         if self._stop_how == "broken" and how == "broken" and not self._forced:
@@ -293,6 +312,8 @@ class Supervisor:
         kind = "done"
         if self._signal and not self._failed_by_itself:
             kind = self._kind_of_stop()
+        elif self._refused:
+            kind = "refused"
         elif first:
             kind = "rank_failed"
         elif lost:
@@ -327,17 +348,3 @@ class Supervisor:
         if failure.rank != 0 or 0 in self._met or self.had_metric:
             return False
         return bool(_PORT_TAKEN.search(failure.tail)) and str(self.plan.master_port) in failure.tail
-
-
-def _was_ended_by(failure: RankExit, signals: Sequence[int]) -> bool:
-    return failure.signal in signals or (failure.code or 0) - 128 in signals
-
-
-def _span(ranks: Sequence[int]) -> str:
-    """``rank 3`` or ``ranks 8-15``."""
-    ordered = sorted(ranks)
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    if ordered and ordered[-1] - ordered[0] == len(ordered) - 1:
-        return f"ranks {ordered[0]}-{ordered[-1]}"
-    return "ranks " + ", ".join(map(str, ordered))

@@ -134,7 +134,10 @@ class Agent:
         elif kind == "look_deeper":
             if message.get("frees_port"):
                 self._close_port()
-            self._in_thread(lambda: deep_look.look(message, self.home, self._variables))
+            beside = deep_look.Beside()
+            if message.get("beside_ranks"):
+                self._group.accept(beside)
+            self._in_thread(lambda: deep_look.look(message, self.home, self._variables, beside))
         elif kind == "listen":
             self._listen(message)
         elif kind == "reach":

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from typing import Dict, List, Mapping, Optional
+from typing import Callable, Dict, List, Mapping, Optional
 
 #: more is no answer but a fault, and would fill the report
 MAX_TEXT = 1 << 20
@@ -44,8 +44,18 @@ def ask_all(
     return {name: answers.get(name, Answer(error="no answer")) for name in commands}
 
 
-def ask(argv: List[str], variables: Mapping[str, str], limit_s: float, cwd: Optional[str] = None) -> Answer:
-    """Run one command in a session of its own, which is killed as a whole when it takes too long."""
+def ask(
+    argv: List[str],
+    variables: Mapping[str, str],
+    limit_s: float,
+    cwd: Optional[str] = None,
+    on_start: Callable[[int], None] = lambda pid: None,
+) -> Answer:
+    """Run one command in a session of its own, which is killed as a whole when it takes too long.
+
+    Args:
+        on_start: is given its pid.
+    """
     try:
         process = subprocess.Popen(
             argv,
@@ -58,6 +68,7 @@ def ask(argv: List[str], variables: Mapping[str, str], limit_s: float, cwd: Opti
         )
     except OSError as error:
         return Answer(error="%s: %s" % (argv[0], error.strerror))
+    on_start(process.pid)
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:

@@ -14,6 +14,7 @@ import time
 from typing import Any, Dict, List, Optional, Set
 
 from . import network, process_tree
+from .deep_look import Beside
 from .head_line import HeadLine
 from .import_process import ImportProcess
 from .joined import joined_ranks
@@ -46,6 +47,7 @@ class RankGroup:
 
     def __init__(self, selector: selectors.BaseSelector, line: HeadLine, home: str, token: str) -> None:
         self._importer: Optional[ImportProcess] = None
+        self._beside: Optional[Beside] = None
         self._selector = selector
         self._line = line
         self._home = home
@@ -82,6 +84,12 @@ class RankGroup:
         """Fork the ranks of coming orders from this process, once it has imported all."""
         self._importer = importer
         self._selector.register(importer.socket, selectors.EVENT_READ, self._hear_importer)
+
+    def accept(self, beside: Beside) -> None:
+        """Have this process end with the ranks that there are now; at once where there are none any more."""
+        self._beside = beside
+        if self.is_empty or self._stopping:
+            beside.cut()
 
     def _hear_importer(self) -> None:
         importer = self._importer
@@ -190,17 +198,18 @@ class RankGroup:
             only_ranks: a working thread runs programs of its own, whose exit is not ours to take.
         """
         by_pid = {rank.pid: rank for rank in self._ranks.values() if rank.status is None}
-        while True:
+        # what a working thread waits for must not hide a rank's end behind its own
+        left = list(by_pid)[::-1] if only_ranks else [-1]
+        while left:
             try:
-                peek = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                pid, status = os.waitpid(left[-1], os.WNOHANG)
             except ChildProcessError:
-                break
-            if peek is None or (peek.si_pid not in by_pid and only_ranks):
-                break
-            _, status = os.waitpid(peek.si_pid, 0)
-            rank = by_pid.pop(peek.si_pid, None)
+                pid, status = 0, 0
+            rank = by_pid.pop(pid, None)
             if rank is not None:
                 self._end_rank(rank, exit_status(status))
+            if only_ranks or not pid:
+                left.pop()
         if self._ranks and not by_pid:
             self._end_all()
 
@@ -228,6 +237,8 @@ class RankGroup:
         self._close_port()
         if self._importer is not None:
             self._importer.end_store()
+        if self._beside is not None:
+            self._beside.cut()
         self._left += self.end_leftovers()
         for rank in self._ranks.values():
             self._read_rest(rank)  # said by what it had started
@@ -334,6 +345,7 @@ class RankGroup:
     def _descendants(self) -> List[process_tree.ProcessId]:
         """All that descends from this agent, but not our own import process, and no rank that is told as stuck."""
         keep = [self._importer.pid] if self._importer is not None else []
+        keep += [self._beside.pid] if self._beside is not None else []
         return process_tree.descendants(os.getpid(), leave_out=[*keep, *self._left])
 
     def close(self) -> None:

@@ -222,21 +222,23 @@ def read_system(message: Message) -> System:
 
 def read_torch(message: Message) -> Torch:
     """What torch's files say, and ``torch`` of a message where a process was asked."""
-    on_disk = (message.get("python") or {}).get("torch_file") or {}
+    found = (message.get("python") or {}).get("torch_file") or {}
+    on_disk = Torch(found.get("version"), found.get("hip"), found.get("cuda"), file_known=bool(found))
     told = message.get("torch")
-    if not isinstance(told, Mapping):
-        return Torch(
-            on_disk.get("version"), on_disk.get("hip"), on_disk.get("cuda"), file_known=bool(on_disk)
-        )
+    return read_told_torch(told, on_disk) if isinstance(told, Mapping) else on_disk
+
+
+def read_told_torch(told: Mapping[str, Any], on_disk: Torch) -> Torch:
+    """What a process that tried to import torch said of it; what torch's files say where it said nothing."""
     names = ("error", "available", "device_count", "compiled_nccl", "loaded_nccl", "loaded_path", "seconds")
     values: dict[str, Any] = {name: told[name] for name in names if name in told}
     archs = told.get("archs")
     return Torch(
-        version=told.get("version", on_disk.get("version")),
-        hip=told.get("hip", on_disk.get("hip")),
-        cuda=told.get("cuda", on_disk.get("cuda")),
-        file_known=bool(on_disk) or "version" in told,
-        checked=True,
+        version=told.get("version", on_disk.version),
+        hip=told.get("hip", on_disk.hip),
+        cuda=told.get("cuda", on_disk.cuda),
+        file_known=on_disk.file_known or "version" in told,
+        checked=not told.get("is_incomplete"),
         imported="version" in told,
         archs=None if archs is None else tuple(archs),
         device_names=tuple(told.get("device_names") or ()),

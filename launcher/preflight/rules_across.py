@@ -37,7 +37,6 @@ EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "LIBRARY_PATH_ORDER": _LIBRARIES,
     "RCCL_LIBRARY_NOT_FOUND": ("rccl",),
     "LIBRARY_NOT_LOADABLE": _LIBRARIES,
-    "RCCL_COMPILED_OTHER": ("rccl",),
     "TORCH_FOR_OTHER_DTK": ("torch", "triton", "flash_attn"),
     "TORCH_NOT_HIP_BUILD": ("torch", "triton", "flash_attn"),
     "ROCM_WHEEL_ON_DCU": ("torch", "triton", "flash_attn"),

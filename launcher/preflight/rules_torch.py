@@ -17,14 +17,14 @@ _MISSING_LIBRARY = re.compile(
 def torch_works(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
     """torch imports, sees the node's cards, was built for them, loads the right RCCL, and computes."""
     found = []
-    for report in reports:
+    for report, host in zip(reports, wanted.hosts, strict=True):
         torch = report.torch
         if not torch.checked:
             continue
         if not torch.imported:
             found.append(_import_error(report))
             continue
-        found += _devices(report)
+        found += _devices(report, len(host.devices) or report.usable_cards)
         found += _archs(report)
         if torch.compiled_nccl and torch.loaded_nccl and _differ(torch.compiled_nccl, torch.loaded_nccl):
             text = (
@@ -48,8 +48,8 @@ def _import_error(report: NodeReport) -> Finding:
     return make_finding(code, report.host, f"{report.host}: import torch: {report.torch.error}")
 
 
-def _devices(report: NodeReport) -> list[Finding]:
-    torch, expected = report.torch, report.usable_cards
+def _devices(report: NodeReport, expected: int | None) -> list[Finding]:
+    torch = report.torch
     if not expected or torch.available is None:
         return []
     if not torch.available:

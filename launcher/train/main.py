@@ -19,9 +19,9 @@ from launcher.train.channel import Channel
 from launcher.train.model import check_paths
 from launcher.train.order import Order, read_order
 from launcher.train.stop import STOPPED_CODE, StopFlag
+from launcher.train.torch_facts import rank_facts
 from launcher.train.world import (
     World,
-    describe_rank,
     join_world,
     leave_world,
     pick_device,
@@ -55,10 +55,10 @@ def _check_early(order: Order, world: World) -> None:
 
 
 def _run(order: Order, world: World, channel: Channel, stop: StopFlag) -> int:
+    may_go = not channel.has_agent or _tell_torch(world, channel)
     device = pick_device(world)
-    channel.send("rank_ready", describe_rank(world, device))
     import_stack()
-    if channel.has_agent:
+    if not may_go:
         channel.receive("go")
     join_world(world, device)
     try:
@@ -69,6 +69,22 @@ def _run(order: Order, world: World, channel: Channel, stop: StopFlag) -> int:
         if sys.exc_info()[0] is None:  # after a failure the others may be gone, and this would wait for them
             leave_world()
     return 0 if ended else STOPPED_CODE
+
+
+def _tell_torch(world: World, channel: Channel) -> bool:
+    """The torch half of the checks before the start: versions, the RCCL in memory, this rank's card, one operation on it.
+
+    After an error this rank waits at once: the launcher hears all ranks, and then refuses, or lets it pass.
+
+    Returns:
+        Whether the word to go on has been heard.
+    """
+    facts = rank_facts(world.local_rank, lambda known: channel.send("rank_torch", known))
+    channel.send("rank_ready", {"pid": os.getpid(), "python": sys.version.split()[0], **facts})
+    if "error" not in facts:
+        return False
+    channel.receive("go")
+    return True
 
 
 def import_stack() -> None:

@@ -6,7 +6,6 @@ Runs in every rank. Without a process group (one rank started by hand) every exc
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -153,30 +152,3 @@ def write_error(error: LauncherError) -> None:
     lines += [f"hint: {error.hint}"] if error.hint else []
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
-
-
-def describe_rank(world: World, device: Any) -> dict[str, Any]:
-    """What this rank runs on, after one small operation there: the torch half of the checks before the start."""
-    import torch
-
-    on_card = device.type == "cuda"
-    facts: dict[str, Any] = {
-        "pid": os.getpid(), "python": sys.version.split()[0], "torch": torch.__version__,
-        "hip": torch.version.hip, "cuda": torch.version.cuda, "device": str(device),
-        "device_name": torch.cuda.get_device_name(device) if on_card else "CPU",
-        "num_devices": torch.cuda.device_count() if on_card else 0,
-        "arch_list": torch.cuda.get_arch_list() if on_card else [],
-    }  # fmt: skip
-    total = float(torch.ones(64, device=device).sum())
-    facts["small_operation"] = "ok" if total == 64.0 else f"wrong: sum of 64 ones is {total}"
-    facts["libraries"] = _loaded_libraries(("librccl", "libnccl", "libgalaxyhip", "libamdhip64"))
-    return facts
-
-
-def _loaded_libraries(names: tuple[str, ...]) -> list[str]:
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
-            paths = {line.split(maxsplit=5)[5].rstrip("\n") for line in lines if line.count("/")}
-    except OSError:
-        return []
-    return sorted(path for path in paths if os.path.basename(path).startswith(names))

@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ import pytest
 from launcher.base.env import plan_envs
 from launcher.hosts.hostfile import parse_hostfile
 from launcher.launch import supervise
+from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
-from launcher.launch.order import Meeting, RunSpec
+from launcher.launch.order import LaunchPlan, Meeting, RunSpec
 from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder
@@ -435,6 +436,69 @@ def test_ranks_of_a_recipe_go_when_all_are_ready(
     assert outcome.kind == "done"
     assert "waiting for node002 (rank 3)" in course.view.words
     assert [session.kinds() for session in course.sessions] == [["order", "go"], ["order", "go"]]
+
+
+class Refusing(Gate):
+    """Lets nobody pass who said a word of ``trouble``; keeps what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def questions(self, plan: LaunchPlan) -> dict[int, dict[str, Any]]:
+        return {1: {"kind": "look_deeper"}}
+
+    def hear_rank(self, node: int, rank: int, facts: Mapping[str, Any]) -> None:
+        self.heard.append((node, rank, facts))
+
+    def hear_end(self, node: int, rank: int, why: str) -> None:
+        self.heard.append((node, rank, why))
+
+    def hear_look(self, node: int, frame: Mapping[str, Any]) -> bool:
+        self.heard.append((node, frame["facts"]))
+        return True
+
+    def passes(self) -> bool:
+        return not any("trouble" in str(entry) or "signal 11" in str(entry) for entry in self.heard)
+
+
+def tell_torch(course: Course, rank: int, *kinds: str, **data: Any) -> None:
+    for kind in kinds or ("rank_torch", "rank_ready"):
+        course.sessions[rank // 2].say(kind="event", rank=rank, event={"kind": kind, "data": data}, time=1.0)
+
+
+def test_ranks_whose_torch_is_refused_never_go(start: Callable[..., Course]) -> None:
+    course = start(recipe=True)
+    course.supervisor.gate = Refusing()
+    outcome = course.run(
+        *(lambda rank=rank: tell_torch(course, rank) for rank in (0, 1, 2)),
+        lambda: tell_torch(course, 3, error="trouble"),
+    )
+    assert outcome.kind == "refused"
+    assert [session.kinds() for session in course.sessions] == [
+        ["order", "stop"],
+        ["order", "look_deeper", "stop"],
+    ]
+    rows = [json.loads(line) for line in (course.folder.path / "events.jsonl").read_text().splitlines()]
+    assert [row["rank"] for row in rows if row["kind"] == "rank_ready"] == [0, 1, 2, 3]
+    assert not any(row["kind"] == "rank_torch" for row in rows)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(-signal.SIGSEGV, "refused"), (1, "rank_failed")])
+def test_a_rank_that_ends_before_it_is_ready_is_judged_too(
+    start: Callable[..., Course], status: int, kind: str
+) -> None:
+    course = start(recipe=True)
+    course.supervisor.gate = Refusing()
+    outcome = course.run(lambda: tell_torch(course, 2, "rank_torch"), lambda: course.exit(2, status))
+    assert outcome.kind == kind
+
+
+def test_a_check_beside_a_script_stops_it(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, LOOKS_SETTLE_S=0.1)
+    course.supervisor.gate = Refusing()
+    outcome = course.run(lambda: course.sessions[1].say(kind="looked", facts=[{"error": "trouble"}]))
+    assert outcome.kind == "refused"
+    assert course.sessions[0].kinds() == ["order", "stop"]
 
 
 # ---- a port that somebody took

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.commands.judge import merge_torch_facts
 from launcher.hosts.host import Host
 from launcher.node import deep_look
 from launcher.preflight.report import read_report
 from launcher.preflight.rules import Wanted, find_faults
+from launcher.preflight.torch_told import merge_torch_facts
 from tests.fakes.fake_torch import write_fake_torch
 from tests.fakes.fakedtk import rccl_library
 

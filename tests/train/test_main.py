@@ -72,9 +72,9 @@ def test_the_channel_carries_orders_in_and_events_out(model_dir, rows_file, tmp_
     agent = Agent()
     agent.send_recipe(recipe(model_dir, rows_file, train={"max_steps": 2}), tmp_path / "run")
     ready = agent.receive("rank_ready")["data"]
-    assert ready["small_operation"] == "ok"
-    assert ready["device"] == "cpu"
-    assert ready["torch"].startswith("2.")
+    assert ready["operation"] == {"cpu": ""}
+    assert (ready["available"], ready["device_count"], ready["hip"]) == (False, 0, None)
+    assert ready["version"].startswith("2.")
     agent.send(kind="go")
     events = agent.rest()
     assert agent.end()[0] == 0

@@ -8,7 +8,6 @@ from launcher.base.errors import ConfigError, UsageError
 from launcher.train.world import (
     World,
     agree,
-    describe_rank,
     fingerprint,
     gather_floats,
     read_world,
@@ -50,11 +49,3 @@ def test_fingerprints_survive_a_float():
 def test_mistakes_are_told_as_the_launcher_does(capsys):
     write_error(ConfigError("one\ntwo", "cure"))
     assert capsys.readouterr().err == "dcu-launch: error: one\ndcu-launch: error: two\nhint: cure\n"
-
-
-def test_what_a_rank_runs_on():
-    import torch
-
-    facts = describe_rank(World(), torch.device("cpu"))
-    assert facts["small_operation"] == "ok"
-    assert (facts["device_name"], facts["num_devices"], facts["hip"]) == ("CPU", 0, None)
