@@ -26,6 +26,7 @@ VERBS = {
         "constraints",
         "a pip file that keeps this node's torch",
     ),
+    "submit": ("launcher.commands.submit", "submit", "run as a Slurm job; survives its time limit"),
     "ps": ("launcher.commands.ps", "ps", "your runs: how far they are, or how they ended"),
     "logs": ("launcher.commands.logs", "logs", "what the ranks of a run said; -f goes on"),
     "attach": ("launcher.commands.attach", "attach", "watch a run as on its own terminal"),

@@ -109,8 +109,18 @@ def read_env_file(path: str | Path, problems: list[str]) -> list[EnvOp]:
     return ops
 
 
+#: in $'...': what bash makes of a letter after a backslash; others stay as they are written
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+
+
 def _unquote(text: str) -> str:
-    """The value of a line, read as a shell would, but expansion is refused; raises ValueError."""
+    """The value of a line, read as bash would, but expansion is refused; raises ValueError."""
+    if text.startswith("$'"):
+        matched = re.match(r"\$'((?:[^'\\]|\\.)*)'", text)
+        if not matched:
+            raise ValueError("the quote $' is not closed on this line")
+        value = re.sub(r"\\(.)", lambda escape: _ESCAPED.get(escape[1], escape[0]), matched[1])
+        return _check_tail(value, text[matched.end() :])
     if text.startswith("'"):
         value, quote, rest = text[1:].partition("'")
         if not quote:

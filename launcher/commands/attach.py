@@ -34,7 +34,7 @@ def attach(word: str | None, rank_list: str | None) -> int:
     run = find_run(word)
     if not run.is_alive:
         return tell_end(run)
-    leave = _Leave()
+    leave = Leave()
     with leave:
         where = f"process {run.head.pid} on {run.head.host}" if run.head else "an unknown head"
         click.echo(f"dcu-launch: {run.name}, led by {where}; Ctrl-C leaves it running")
@@ -47,7 +47,7 @@ def attach(word: str | None, rank_list: str | None) -> int:
     return tell_end(read_run(run.path) or run)
 
 
-class _Leave:
+class Leave:
     """Ctrl-C while inside: noted, no exception in the middle of a line."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class _Leave:
         self.asked = True
 
 
-def _watch(run: RunState, found: list[RankLog], ranks: frozenset[int] | None, leave: _Leave) -> None:
+def _watch(run: RunState, found: list[RankLog], ranks: frozenset[int] | None, leave: Leave) -> None:
     view = TerminalView(
         sys.stdout,
         num_ranks=len(found),

@@ -14,6 +14,7 @@ Verbs (first word; without one: run):
   hosts        parse and print the hostfile; --example
   env          which variable goes to which host, and why
   constraints  a pip file that keeps this node's torch
+  submit       run as a Slurm job; survives its time limit
   ps           your runs: how far they are, or how they ended
   logs         what the ranks of a run said; -f goes on
   attach       watch a run as on its own terminal

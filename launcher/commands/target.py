@@ -14,9 +14,10 @@ from launcher.base.errors import UsageError
 DEFAULT_RECIPE = "dcu-launch.yaml"
 DEMO = "demo"
 VERB_NAMES = (
-    "run", "check", "hosts", "env", "constraints", "ps", "logs", "attach", "stop", "save", "generate",
+    "run", "check", "hosts", "env", "constraints", "submit", "ps", "logs", "attach", "stop", "save",
+    "generate",
 )  # fmt: skip
-PLANNED = ("submit", "merge", "report", "diagnose", "estimate", "init")
+PLANNED = ("merge", "report", "diagnose", "estimate", "init")
 #: missed most when they stand behind the script, where the script gets them
 OUR_OPTIONS = ("--hosts", "--dry-run", "--nproc", "--run-dir", "--transport", "--start")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*\+?=")

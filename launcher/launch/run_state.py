@@ -27,9 +27,9 @@ class RunState:
     """One run at one moment.
 
     Attributes:
-        state: ``starting``, ``running``, ``stopping`` (the head lives); ``done``, ``failed``, ``stopped`` (it said how it
-            ended); ``dead`` (it is gone without a word).
-        why: for ``failed``, ``stopped`` and ``dead``: one line or more.
+        state: ``starting``, ``running``, ``stopping`` (the head lives); ``done``, ``failed``, ``stopped``,
+            ``interrupted`` (it said how it ended); ``dead`` (it is gone without a word).
+        why: for ``failed``, ``stopped``, ``interrupted`` and ``dead``: one line or more.
         exit: exit code of the run; None while it goes on; 5 when dead.
         head: None for folders that an older version wrote.
         step, loss: of the last row of metrics.
@@ -81,7 +81,7 @@ def _ended(seen: RunState, summary: Mapping[str, Any]) -> RunState:
         seen = replace(seen, ended=(seen.path / SUMMARY_FILE).stat().st_mtime)
     return replace(
         seen,
-        state=kind if kind in ("done", "stopped") else "failed",
+        state=kind if kind in ("done", "stopped", "interrupted") else "failed",
         why=str(summary.get("message") or ""),
         exit=code if isinstance(code, int) else 1,
     )

@@ -22,6 +22,7 @@ SlurmctldHost={controller}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+AuthInfo=cred_expire=5
 StateSaveLocation=/run/slurm/ctld
 SlurmdSpoolDir=/run/slurm/d
 SlurmctldPidFile=/run/slurm/slurmctld.pid

@@ -1,0 +1,124 @@
+"""What Slurm is asked by its own commands: to take a job, and how a job is. Runs on the head."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.base.errors import LauncherError, UnreachableError, UsageError
+
+ANSWER_LIMIT_S = 60.0
+#: after these nothing more comes; a job that is asked for another start is PENDING or REQUEUED before it is any of them
+FINAL = frozenset({
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
+    "REVOKED",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job at one moment, as ``scontrol show job`` tells it.
+
+    Attributes:
+        state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT ...
+        reason: why it waits or was ended; empty for none.
+        exit_code: of the batch script, or 128 + the number of the signal that ended it.
+        restarts: starts after the first one.
+        nodes: where it runs, as Slurm folds names.
+    """
+
+    state: str
+    reason: str
+    exit_code: int
+    restarts: int
+    nodes: str
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended for good."""
+        return self.state in FINAL
+
+    @property
+    def outcome(self) -> int:
+        """The exit code that an ended job amounts to; never 0 unless Slurm calls it COMPLETED."""
+        if self.state == "COMPLETED":
+            return 0
+        return self.exit_code or {"NODE_FAIL": 5, "CANCELLED": 143, "OUT_OF_MEMORY": 137}.get(self.state, 1)
+
+
+def check_slurm() -> None:
+    """Raise UsageError that says what is missing, where Slurm's commands are not there."""
+    missing = [name for name in ("sbatch", "scontrol") if shutil.which(name) is None]
+    if missing:
+        raise UsageError(
+            f"{' and '.join(missing)} not found: Slurm's commands are not on PATH",
+            "on a login node of the cluster, perhaps after module load slurm; --dry-run prints the script without Slurm",
+        )
+
+
+def submit_script(script: Path) -> str:
+    """Hand a batch script to Slurm; returns the job's number.
+
+    Raises:
+        UsageError: Slurm refuses it.
+        UnreachableError: its controller does not answer.
+    """
+    done = subprocess.run(
+        ["sbatch", "--parsable", str(script)], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        said = re.sub(r"(?m)^sbatch: (error: )?", "", done.stderr.strip()) or f"exit code {done.returncode}"
+        raise _refusal(said)
+    return done.stdout.strip().partition(";")[0]
+
+
+def _refusal(said: str) -> LauncherError:
+    if re.search(r"Unable to contact|establish a configuration source|Connection (refused|timed out)", said):
+        return UnreachableError(f"Slurm's controller does not answer: {said}")
+    hints = {
+        "cpu count": "nodes have fewer CPUs: --cpus-per-card",
+        "node configuration": "what is asked of a node (cards, CPUs, memory) no node has: sinfo -N -o '%N %c %m %G'",
+        "generic resource": "another name of cards: --gres, as sinfo -o %G shows it",
+        "gres": "another name of cards: --gres, as sinfo -o %G shows it",
+        "partition": "partitions: sinfo -s",
+        "time limit": "a shorter --time; limits: sinfo -o '%P %l'",
+        "account": "your accounts: sacctmgr show associations user=$USER",
+    }
+    hint = next((cure for word, cure in hints.items() if word in said.lower()), "")
+    return UsageError(f"sbatch refuses the job: {said}", hint)
+
+
+def read_job(number: str) -> JobState | None:
+    """How a job is; None when Slurm does not know it (any more), or does not answer now."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "job", "--oneliner", number],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return parse_job(done.stdout) if done.returncode == 0 else None
+
+
+def parse_job(text: str) -> JobState | None:
+    """The line of ``scontrol show job --oneliner``; None when it is none."""
+    words = dict(re.findall(r"(\w+)=(\S*)", text))
+    if "JobState" not in words:
+        return None
+    code, _, number = words.get("ExitCode", "0:0").partition(":")
+    reason = words.get("Reason", "None")
+    nodes = words.get("NodeList", "")
+    return JobState(
+        state=words["JobState"],
+        reason="" if reason == "None" else reason,
+        exit_code=int(code) or (128 + int(number) if int(number or 0) else 0),
+        restarts=int(words.get("Restarts", 0)),
+        nodes="" if nodes == "(null)" else nodes,
+    )

@@ -1,0 +1,28 @@
+#!/bin/bash
+#SBATCH --job-name="a b;c"
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --partition=dcu
+#SBATCH --time=12:00:00
+#SBATCH --chdir=/home/alice/work
+#SBATCH --output=/home/alice/work/runs/20260301-101500-lora.slurm/out-%j.txt
+#SBATCH --open-mode=append
+#SBATCH --no-requeue
+#
+# Written by dcu-launch submit. Slurm starts one task a node, dcu-launch its ranks.
+# Given to sbatch again, it goes on from the newest checkpoint of its run folder.
+
+run=/home/alice/work/runs/20260301-101500-lora
+
+# bash runs traps between commands and in wait, never while a child is in the foreground
+trap 'kill -TERM $! 2>/dev/null' TERM
+
+rm -f "$run/summary.json"
+/opt/dcu/bin/dcu-launch --run-dir "$run" \
+    configs/lora.yaml model.path=/models/Qwen2.5-7B data.path=train.json &
+launch=$!
+while kill -0 "$launch" 2>/dev/null; do wait "$launch"; done  # a trap ends wait early
+wait "$launch"
+code=$?
+
+exit "$code"
