@@ -1,6 +1,6 @@
 """Command to first all-reduce: dcu-launch against torchrun by hand and DeepSpeed's launcher.
 
-    python -m bench.launch [--rounds 7] [--hosts 2] [--ranks 2] [--cold] [--arms torchrun,deepspeed,spawn,fork]
+    python -m bench.launch [--rounds 7] [--hosts 2] [--ranks 2] [--cold] [--arms torchrun,deepspeed,spawn,fork,unchecked]
 
 Runs in the lab (root): real sshd hosts in network namespaces, gloo ranks on CPU. The arms take turns in every round; a
 line a round, then medians and ratios. ``--cold`` drops the file cache before each start.
@@ -61,6 +61,7 @@ class Arms:
             "torchrun": self._torchrun,
             "deepspeed": self._deepspeed,
             "spawn": lambda out: self._ours("spawn", out),
+            "unchecked": lambda out: self._ours("spawn", out, "--no-torch-check"),
             "fork": lambda out: self._ours("fork", out),
         }
 
@@ -83,10 +84,10 @@ class Arms:
             f"--master_port={self.port}", str(SCRIPT), out,
         ]  # fmt: skip
 
-    def _ours(self, start: str, out: str) -> list[str]:
+    def _ours(self, start: str, out: str, *more: str) -> list[str]:
         return [
             str(BIN / "dcu-launch"), "--hosts", str(self.hostfile), "--start", start, "--run-dir",
-            f"{self.folder}/runs/{self.port}", str(SCRIPT), out,
+            f"{self.folder}/runs/{self.port}", *more, str(SCRIPT), out,
         ]  # fmt: skip
 
     def measure(self, arm: str, cold: bool) -> tuple[float, float]:

@@ -56,9 +56,14 @@ class PreflightError(LauncherError):
 
 
 class UnreachableError(LauncherError):
-    """At least one host could not be reached or could not start the agent; all of them are listed."""
+    """At least one host could not be reached or could not start the agent; all of them are listed.
+
+    Attributes:
+        nodes: their places in the list of hosts, where several were tried together.
+    """
 
     exit_code = 4
+    nodes: tuple[int, ...] = ()
 
 
 class NodeLostError(LauncherError):

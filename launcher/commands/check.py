@@ -6,11 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
+from launcher.base.errors import UnreachableError
 from launcher.commands.options import ENV_OPTIONS, HOST_OPTIONS, REMOTE_OPTIONS, RunCommand, shared_options
 
 SCHEMA_VERSION = 1
@@ -79,7 +81,11 @@ def check(**options: Any) -> int:
 
 
 def run_check(options: Mapping[str, Any]) -> int:
-    """Look at all nodes and tell; returns 0, or 3 when an error is not allowed."""
+    """Look at all nodes and tell; returns 0, or 3 when an error is not allowed.
+
+    Raises:
+        UnreachableError: some hosts did not answer; what the others said has been shown.
+    """
     from launcher.commands.judge import allowed_codes
     from launcher.hosts.hostfile import unique_labels
     from launcher.preflight.comparison import FIELDS, compare
@@ -89,8 +95,9 @@ def run_check(options: Mapping[str, Any]) -> int:
     reports, findings, operators = looked.reports, looked.findings, looked.operators
     allowed = allowed_codes(request, is_run=False)
     comparisons = [compare(field, reports) for field in FIELDS]
-    hosts = unique_labels(request.hosts)
+    hosts = unique_labels(looked.hosts)
     code = 3 if any(finding.level == "error" and finding.code not in allowed for finding in findings) else 0
+    code = 4 if looked.unreached else code
     if options["as_json"]:
         told = to_json(hosts, comparisons, findings, allowed, code)
         told["probe_s"] = {host: report.probe_s for host, report in zip(hosts, reports, strict=True)}
@@ -98,41 +105,87 @@ def run_check(options: Mapping[str, Any]) -> int:
             told["operators"] = dict(zip(hosts, operators, strict=True))
         if looked.bandwidths:
             told["bandwidths"] = looked.bandwidths
+        if looked.unreached:
+            told["unreachable"] = {"hosts": looked.missing_hosts, "message": looked.unreached.message}
         click.echo(json.dumps(told, ensure_ascii=False, indent=1))
-        return code
+        return end_check(code, looked)
     from launcher.report.check_table import ansi_paint, no_paint, show_check
     from launcher.report.operator_table import show_bandwidths, show_operators
 
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    text = show_check(comparisons, hosts, findings, allowed, ansi_paint if colored else no_paint)
+    paint = ansi_paint if colored else no_paint
+    text = show_check(comparisons, hosts, findings, allowed, paint, looked.missing_hosts)
     click.echo(show_operators(hosts, operators) + show_bandwidths(looked.bandwidths) + text, nl=False)
+    return end_check(code, looked)
+
+
+def end_check(code: int, looked: Looked) -> int:
+    """The exit code, unless hosts are missing that were to be checked: then their error."""
+    if looked.unreached is not None:
+        raise looked.unreached
     return code
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """Reports of all nodes, all findings, errors first; what nodes said of operators and collectives, if asked."""
+    """Reports of all nodes, all findings, errors first; what nodes said of operators and collectives, if asked.
 
+    Attributes:
+        hosts: that answered, in the order of reports.
+        missing_hosts: names of those that did not, and ``unreached`` why.
+    """
+
+    hosts: Sequence[Any]
     reports: list[Any]
     findings: list[Any]
     operators: list[dict[str, Any]]
     bandwidths: list[dict[str, Any]]
+    missing_hosts: list[str]
+    unreached: UnreachableError | None
+
+
+def open_reachable(stack: ExitStack, request: Any) -> tuple[Any, Any, list[str], UnreachableError | None]:
+    """Sessions to the hosts that answer: the request for these alone, the nodes, names of the others and their error.
+
+    Raises:
+        UnreachableError: none of them does.
+    """
+    from launcher.commands.execute import open_nodes
+    from launcher.launch.signals import signals_to
+    from launcher.remote.session import Inbox
+
+    def enter(request: Any) -> Any:
+        inbox = Inbox()
+        stack.enter_context(signals_to(inbox))
+        return stack.enter_context(open_nodes(request, inbox, None))
+
+    try:
+        return request, enter(request), [], None
+    except UnreachableError as error:
+        left = [node for node in range(len(request.hosts)) if node not in error.nodes]
+        if not left or not error.nodes:
+            raise
+        some = replace(
+            request,
+            hosts=[request.hosts[node] for node in left],
+            env_plans=[request.env_plans[node] for node in left],
+        )
+        # opened anew, since they bear other numbers now, and the first of them is the master
+        return some, enter(some), [request.hosts[node].name for node in error.nodes], error
 
 
 def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
     """Ask all nodes and judge."""
     from launcher.commands.collectives import run_collectives
-    from launcher.commands.execute import open_nodes
     from launcher.commands.judge import ask_operators, ask_torch, make_reports, read_messages, wanted_of
     from launcher.hosts.hostfile import unique_labels
-    from launcher.launch.signals import signals_to
     from launcher.preflight.rules import find_faults
     from launcher.preflight.rules_operators import judge_operators
-    from launcher.remote.session import Inbox
 
-    inbox = Inbox()
-    wanted = wanted_of(request, with_config=True)  # a table that is wrong is told before any host is reached
-    with signals_to(inbox), open_nodes(request, inbox, None) as nodes:
+    wanted_of(request)  # a table that is wrong is told before any host is reached
+    with ExitStack() as stack:
+        request, nodes, missing, unreached = open_reachable(stack, request)
+        wanted = wanted_of(request, with_config=True)
         messages = read_messages(nodes)
         if not options["no_torch_check"]:
             ask_torch(nodes, messages, request.hosts)
@@ -144,7 +197,8 @@ def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
         if options["comm"] and meeting is not None:
             bandwidths, failures = run_collectives(nodes, request, reports, meeting, options["comm_limit"])
             findings += failures
-    return Looked(reports, sort_findings(findings), operators, bandwidths)
+    ordered = sort_findings(findings)
+    return Looked(request.hosts, reports, ordered, operators, bandwidths, missing, unreached)
 
 
 def read_check_request(options: Mapping[str, Any]) -> Any:

@@ -64,7 +64,9 @@ def open_sessions(
     if errors:
         for session in sessions:
             session.close()
-        raise combine(errors)
+        error = combine(errors)
+        error.nodes = tuple(opened.node for opened in outcome if opened.error is not None)
+        raise error
     return sessions
 
 

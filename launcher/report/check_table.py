@@ -35,18 +35,21 @@ def show_check(
     findings: Sequence[Finding],
     allowed: frozenset[str],
     paint: Paint = no_paint,
+    missing: Sequence[str] = (),
 ) -> str:
     """The whole text.
 
     Args:
         hosts: names of nodes, in the order of the comparisons' values.
         allowed: codes that may pass.
+        missing: hosts that did not answer.
     """
     shown = [result for result in comparisons if result.state != ABSENT]
     groups = group_nodes(shown, len(hosts))
     wide = len(groups) <= MAX_COLUMNS
     table = _columns(shown, groups, hosts, paint) if wide else _lists(shown, hosts, paint)
-    return "\n".join([*table, "", *_findings(findings, allowed, paint)]) + "\n"
+    absent = f"not checked, no answer: {fold_names(missing)}" if missing else ""
+    return "\n".join([*table, "", *_findings(findings, allowed, paint, absent)]) + "\n"
 
 
 def group_nodes(comparisons: Sequence[Comparison], count: int) -> list[list[int]]:
@@ -115,7 +118,9 @@ def _fold(hosts: Sequence[str], nodes: Sequence[int]) -> str:
     return fold_names(hosts[node] for node in nodes)
 
 
-def _findings(findings: Sequence[Finding], allowed: frozenset[str], paint: Paint) -> list[str]:
+def _findings(
+    findings: Sequence[Finding], allowed: frozenset[str], paint: Paint, absent: str = ""
+) -> list[str]:
     """Each finding once; the same words for several hosts are folded, and a cure stands below the last that it cures."""
     lines: list[str] = []
     for code, level in dict.fromkeys((finding.code, finding.level) for finding in findings):
@@ -129,7 +134,8 @@ def _findings(findings: Sequence[Finding], allowed: frozenset[str], paint: Paint
         level: sum(finding.level == level for finding in findings) for level in ("error", "warning", "note")
     }
     told = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
-    return [*lines, *([""] if lines else []), told or "all is well"]
+    last = "; ".join(filter(None, (told, absent))) or "all is well"
+    return [*lines, *([""] if lines else []), last]
 
 
 def fold_messages(findings: Sequence[Finding]) -> list[str]:

@@ -68,6 +68,25 @@ def test_this_machine(tmp_path):
     assert list(tmp_path.glob("runs*")) == []
 
 
+def test_hosts_that_do_not_answer_hide_nothing_of_the_others(tmp_path):
+    (tmp_path / "hosts").write_text("127.0.0.2:1 slots=1\nlocalhost slots=1\n")
+    words = ["--hosts", "hosts", "--connect-timeout", "2"]
+    done = run_check(*words, "--json", cwd=tmp_path)
+    assert done.returncode == 4
+    told = json.loads(done.stdout)
+    hold(told, SCHEMA)
+    assert (told["exit"], told["hosts"], told["unreachable"]["hosts"]) == (4, ["localhost"], ["127.0.0.2"])
+    assert {row["field"]: row["state"] for row in told["comparisons"]}["python"] == "same"
+    done = run_check(*words, cwd=tmp_path)
+    assert done.returncode == 4
+    assert re.search(r"^Python +\d", done.stdout, re.MULTILINE)
+    assert done.stdout.endswith("not checked, no answer: 127.0.0.2\n")
+    assert "dcu-launch: error: 127.0.0.2" in done.stderr
+    (tmp_path / "hosts").write_text("127.0.0.2:1 slots=1\n")
+    done = run_check(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+
+
 def test_a_target_is_checked_too(tmp_path):
     (tmp_path / "s.py").write_text("m = load(device_map='auto')\n")
     done = run_check("--nproc", "2", "s.py", cwd=tmp_path)
