@@ -48,6 +48,7 @@ class DataConfig:
         mask_prompt: learn the answers alone, not the questions.
         max_length: tokens a row may have; what is longer is cut at its end.
         packing: put several rows into one sequence, with attention kept inside each row.
+        pack_length: tokens of such a sequence where attention goes by mask; null takes the measured best.
         on_bad_row: ``error`` refuses the file, ``skip`` leaves bad rows out and counts them.
     """
 
@@ -58,6 +59,7 @@ class DataConfig:
     mask_prompt: bool = True
     max_length: int = 1024
     packing: bool = True
+    pack_length: int | None = None
     on_bad_row: str = "error"
 
 
@@ -70,6 +72,7 @@ class LoraConfig:
             ``[all]``: all linear layers of the decoder's blocks.
         modules_to_save: modules trained whole beside the adapters, and saved with them.
         rslora: scale by alpha / sqrt(r) instead of alpha / r.
+        light: compute adapters in the format of the base, without peft's casts.
     """
 
     r: int = 8
@@ -78,6 +81,7 @@ class LoraConfig:
     targets: list[str] = field(default_factory=list)
     modules_to_save: list[str] = field(default_factory=list)
     rslora: bool = False
+    light: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,9 @@ class TrainConfig:
         max_grad_norm: gradients are scaled down to this norm; 0: never.
         precision: of computing; ``auto`` takes the best that works on the card.
         gradient_checkpointing: compute activations twice instead of keeping them.
+        compile: decoder blocks, with torch.compile; ``auto``: on cards where a probe works, for runs worth it.
+        kernels: of norms and activations: ``liger`` (Triton), ``torch``'s fused ones, or the ``model``'s own code.
+        logits: at ``labels`` alone, in chunks, or at ``all`` tokens, in one tensor.
         eval_every: steps between validations; 0: at the end alone.
         save_every: steps between checkpoints; 0: at the end alone.
         on_nonfinite: ``stop`` ends the run at a loss or gradient that is not a number, ``skip`` leaves
@@ -137,6 +144,9 @@ class TrainConfig:
     max_grad_norm: float = 1.0
     precision: str = "auto"
     gradient_checkpointing: bool = False
+    compile: str = "auto"
+    kernels: str = "auto"
+    logits: str = "labels"
     seed: int = 42
     eval_every: int = 0
     save_every: int = 0
@@ -180,13 +190,16 @@ class Recipe:
 
 #: keys with a closed set of words
 CHOICES: dict[str, tuple[str, ...]] = {
-    "model.attention": ("auto", "sdpa", "eager"),
+    "model.attention": ("auto", "varlen", "sdpa", "eager"),
     "data.template": ("auto", "chat", "zh", "en"),
     "data.on_bad_row": ("error", "skip"),
     "method": ("lora", "freeze", "full"),
     "engine": ("ddp", "deepspeed"),
     "train.scheduler": ("cosine", "linear", "constant"),
     "train.precision": ("auto", "bf16", "fp16", "fp32"),
+    "train.compile": ("auto", "always", "never"),
+    "train.kernels": ("auto", "liger", "torch", "model"),
+    "train.logits": ("labels", "all"),
     "train.on_nonfinite": ("stop", "skip"),
 }
 
@@ -194,6 +207,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 LIMITS: dict[str, tuple[float, float, bool]] = {
     "data.eval_fraction": (0, 0.9, True),
     "data.max_length": (8, 1 << 20, True),
+    "data.pack_length": (8, 1 << 20, True),
     "lora.r": (1, 4096, True),
     "lora.alpha": (0, 1e6, False),
     "lora.dropout": (0, 0.99, True),

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.base.config import Recipe
 from launcher.base.errors import ConfigError
-from launcher.train.pack import MicroBatch, PackLimits, split_rows
+from launcher.train.pack import MicroBatch, PackLimits, round_up, split_rows
 from launcher.train.row_facts import describe_rows
 from launcher.train.rows import Row, read_rows
 from launcher.train.template import Encoded, Template, choose_template, encode_rows
@@ -70,6 +70,8 @@ class Batch:
             plain causal attention is right, that is, with one row a sequence.
         label_places: places in the flattened sequences whose *next* token is learnt.
         targets: these next tokens.
+        starts: for a varlen kernel, where rows of the one sequence begin, and its end; None elsewhere.
+        longest: no row of any batch is longer.
     """
 
     input_ids: Any
@@ -77,6 +79,8 @@ class Batch:
     mask: Any
     label_places: Any
     targets: Any
+    starts: Any = None
+    longest: int = 0
 
 
 def demo_file(name: str) -> Path:
@@ -157,14 +161,17 @@ def make_limits(recipe: Recipe, on_card: bool, *sets: Tokens) -> PackLimits:
     if room is None:
         # ranks on CPUs share the memory of their machine, and gain nothing from long micro-batches
         room = CARD_TOKENS if on_card else max(longest, CPU_TOKENS)
-    return PackLimits(room, max(longest, min(SEQUENCE_LENGTH, room)), recipe.data.packing)
+    wanted = min(recipe.data.pack_length or SEQUENCE_LENGTH, room)
+    return PackLimits(room, max(longest, wanted), recipe.data.packing)
 
 
-def make_batch(tokens: Tokens, micro: MicroBatch, device: Any) -> Batch:
-    """The tensors of a micro-batch; an empty one is a single token from which nothing is learnt."""
+def make_batch(tokens: Tokens, micro: MicroBatch, device: Any, limits: PackLimits | None = None) -> Batch:
+    """The tensors of a micro-batch, padded as ``limits`` say; from an empty one nothing is learnt."""
     import torch
 
     length = max((sum(tokens.lengths[row] for row in sequence) for sequence in micro), default=1)
+    longest, unit = (limits.longest, limits.unit) if limits else (0, 1)
+    length = round_up(length, unit)
     ids: list[list[int]] = []
     positions: list[list[int]] = []
     owners: list[list[int]] = []
@@ -187,14 +194,34 @@ def make_batch(tokens: Tokens, micro: MicroBatch, device: Any) -> Batch:
         ids.append(line + [0] * padding)
         positions.append(line_positions + list(range(len(line), length)))
         owners.append(line_owners + [0] * padding)
-    is_packed = any(len(sequence) > 1 for sequence in micro)
+    is_packed = not longest and any(len(sequence) > 1 for sequence in micro)
+    starts = (
+        row_starts([tokens.lengths[row] for row in micro[0]] if micro else [], length, longest)
+        if longest
+        else None
+    )
     return Batch(
         torch.tensor(ids, device=device),
         torch.tensor(positions, device=device),
         make_mask(torch.tensor(owners, device=device)) if is_packed else None,
         torch.tensor(places, dtype=torch.long, device=device),
         torch.tensor(targets, dtype=torch.long, device=device),
+        torch.tensor(starts, dtype=torch.int32, device=device) if starts else None,
+        longest,
     )
+
+
+def row_starts(lengths: Sequence[int], length: int, longest: int) -> list[int]:
+    """Where rows begin, and the end of the sequence; padding counts as rows that are no longer than ``longest``.
+
+    Filled up with empty rows to a multiple of 64, so that compiled code sees few shapes.
+    """
+    starts = [0]
+    for row in lengths:
+        starts.append(starts[-1] + row)
+    while starts[-1] < length:  # what no row covers a kernel leaves as it was: not even a number
+        starts.append(min(length, starts[-1] + longest))
+    return starts + [length] * (round_up(len(starts), 64) - len(starts))
 
 
 def make_mask(owners: Any) -> Any:

@@ -24,7 +24,11 @@ class Feature:
     fallback: str
 
 
-FEATURES = (Feature("fused_adamw_cpu", (2, 4), "the optimizer's ordinary loop over tensors"),)
+FEATURES = (
+    Feature("fused_adamw_cpu", (2, 4), "the optimizer's ordinary loop over tensors"),
+    Feature("fused_rms_norm", (2, 8), "norms run as the model's code says"),
+    Feature("module_compile", (2, 5), "decoder blocks run as they are written"),
+)
 
 
 def has_feature(name: str) -> bool:

@@ -24,6 +24,7 @@ from launcher.train.pack import rows_of_step, steps_per_epoch
 from launcher.train.precision import choose_attention, choose_precision, load_dtype, torch_dtype
 from launcher.train.result import write_result
 from launcher.train.row_facts import measure_order
+from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
 
@@ -43,15 +44,22 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
     causal = tuned.causal.to(device)
     with accelerator.autocast():  # parts that learn are float32 beside a base in half precision
-        by_places = can_use_places(causal, device)
-    objective = Objective(causal, by_places)
+        by_places = recipe.train.logits == "labels" and can_use_places(causal, device)
+        notes = [note for note in (settle_attention(causal, device),) if note]
+        num_steps, dtype = _count_steps(recipe, data), torch_dtype(precision.value)
+        notes += agree(lambda: speed_up(recipe, causal, device, dtype, num_steps), device)
+    for message in notes if world.is_main else ():
+        channel.note(message)
+    objective = Objective(causal, by_places, dtype)
     optimizer = make_optimizer(recipe, tuned.causal, device)
     engine = prepare(accelerator, world, objective, optimizer)
     progress = agree(lambda: _resume(order, world, device, engine, tuned, data, channel), device)
     limits = make_limits(recipe, device.type != "cpu", data.train, data.eval)
+    longest = max((*data.train.lengths, *data.eval.lengths))
+    limits = fit_limits(limits, causal, device, longest)
     setup = Setup(
         recipe, world, device, channel, stop, order.run_dir, data, limits,
-        engine, tuned, _count_steps(recipe, data),
+        engine, tuned, num_steps,
         MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
         _facts(order),
         Movement(named_trainable(tuned.causal), has_experts(tuned.causal)) if world.is_main else None,

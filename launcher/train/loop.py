@@ -178,7 +178,7 @@ def _accumulate(setup: Setup, micros: list[Any], num_labels: int, clock: StepClo
     engine.model.train()
     for index, micro in enumerate(micros):
         with clock.data():
-            batch = make_batch(setup.data.train, micro, setup.device)
+            batch = make_batch(setup.data.train, micro, setup.device, setup.limits)
         # the engine takes the mean over ranks: what is wanted is the sum, over all label tokens of the step
         scale = setup.world.size / num_labels
         if index + 1 < len(micros):
@@ -243,7 +243,7 @@ def evaluate(setup: Setup, progress: Progress) -> float | None:
         part = torch.zeros((), dtype=torch.float64, device=setup.device)
         with torch.no_grad():
             for micro in plan:
-                part += setup.engine.model(make_batch(tokens, micro, setup.device))
+                part += setup.engine.model(make_batch(tokens, micro, setup.device, setup.limits))
         seen = gather_floats([float(part), float(setup.stop.is_set)], setup.device)
         total += sum(values[0] for values in seen)
         if any(values[1] for values in seen):

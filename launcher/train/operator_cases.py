@@ -121,7 +121,7 @@ def flash_attention(device: str, dtype: Any) -> list[Any]:
     if dtype == torch.float32:
         raise NotImplementedError("flash_attn knows no fp32")
     try:
-        from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
+        from flash_attn import flash_attn_varlen_func
     except ImportError as error:
         raise NotImplementedError(f"flash_attn: {error}") from None
     inputs = _query_key_value(device, dtype)

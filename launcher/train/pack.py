@@ -8,11 +8,14 @@ changes only who computes a row.
 from __future__ import annotations
 
 import functools
+import heapq
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: from this padding unit on, lengths count as static: sequences are filled one after another
+STATIC_UNIT = 64
 #: rows of one sequence, by number; a micro-batch is a list of them
 Sequence_ = list[int]
 MicroBatch = list[Sequence_]
@@ -26,11 +29,20 @@ class PackLimits:
         max_tokens: tokens of a micro-batch, padding included.
         sequence_length: tokens of one packed sequence.
         packing: whether a sequence holds more than one row.
+        unit: lengths of sequences are padded to a multiple of this.
+        longest: under a varlen kernel the longest row there is; 0: attention by mask.
     """
 
     max_tokens: int
     sequence_length: int
     packing: bool = True
+    unit: int = 1
+    longest: int = 0
+
+
+def round_up(number: int, unit: int) -> int:
+    """The next multiple of ``unit``."""
+    return -(-number // unit) * unit
 
 
 @functools.lru_cache(maxsize=2)  # asked for at each step
@@ -62,11 +74,11 @@ def rows_of_step(step: int, num_rows: int, global_batch_size: int, seed: int) ->
 def share_rows(rows: Sequence[int], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
     """Share rows so that ranks have about as many tokens: the longest first, each to who has least."""
     shares: list[list[int]] = [[] for _ in range(num_ranks)]
-    loads = [0] * num_ranks
+    queue = [(0, 0, rank) for rank in range(num_ranks)]  # tokens, rows, rank; a heap as it stands
     for row in sorted(rows, key=lambda r: (-lengths[r], r)):
-        least = min(range(num_ranks), key=lambda rank: (loads[rank], len(shares[rank]), rank))
-        shares[least].append(row)
-        loads[least] += lengths[row]
+        load, count, rank = queue[0]
+        shares[rank].append(row)
+        heapq.heapreplace(queue, (load + lengths[row], count + 1, rank))
     return shares
 
 
@@ -75,18 +87,37 @@ def pack_rows(rows: Sequence[int], lengths: Sequence[int], limits: PackLimits) -
     ordered = sorted(rows, key=lambda r: (-lengths[r], r))
     if not limits.packing:
         return _group_rows(ordered, lengths, limits.max_tokens)
+    if not ordered:
+        return []
+    fill = _fill_evenly if limits.unit < STATIC_UNIT else _fill_first
+    sequences = fill(ordered, lengths, limits.sequence_length)
+    height = max(1, limits.max_tokens // limits.sequence_length)
+    count = math.ceil(len(sequences) / height)
+    return [sequences[i::count] for i in range(count)]
+
+
+def _fill_evenly(ordered: Sequence[int], lengths: Sequence[int], room: int) -> list[Sequence_]:
+    """As few sequences as hold the rows, of about equal length: all are padded to the longest of them."""
+    total = sum(lengths[row] for row in ordered)
+    for count in range(math.ceil(total / room), len(ordered)):
+        shares = share_rows(ordered, lengths, count)
+        if max(sum(lengths[row] for row in share) for share in shares) <= room:
+            return shares
+    return [[row] for row in ordered]
+
+
+def _fill_first(ordered: Sequence[int], lengths: Sequence[int], room: int) -> list[Sequence_]:
+    """Each row into the first sequence that has room: all but the last are full, as static lengths want them."""
     sequences: list[Sequence_] = []
-    room: list[int] = []
+    left: list[int] = []
     for row in ordered:
-        fitting = (i for i, left in enumerate(room) if left >= lengths[row])
-        index = next(fitting, -1)
+        index = next((i for i, rest in enumerate(left) if rest >= lengths[row]), -1)
         if index < 0:
             sequences.append([])
-            room.append(limits.sequence_length)
+            left.append(room)
         sequences[index].append(row)
-        room[index] -= lengths[row]
-    height = max(1, limits.max_tokens // limits.sequence_length)
-    return [sequences[i : i + height] for i in range(0, len(sequences), height)]
+        left[index] -= lengths[row]
+    return sequences
 
 
 def _group_rows(ordered: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[MicroBatch]:

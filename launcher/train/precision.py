@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.base.config import Recipe
 from launcher.base.errors import ConfigError
+from launcher.train import attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,12 @@ def torch_dtype(name: str) -> Any:
 
 
 def choose_attention(recipe: Recipe, device: Any, dtype: Any) -> Choice:
-    """sdpa where a masked call with its gradient works on the device, else eager."""
+    """A varlen kernel where one works and rows are packed, else sdpa where a masked call works, else eager."""
     wish = recipe.model.attention
+    if wish in ("auto", "varlen"):
+        chosen = _choose_varlen(recipe, device, dtype)
+        if chosen.value or wish == "varlen":
+            return chosen
     if wish == "eager":
         return Choice(wish, "asked for")
     problem = _probe_sdpa(device, dtype)
@@ -73,6 +78,20 @@ def choose_attention(recipe: Recipe, device: Any, dtype: Any) -> Choice:
     if wish == "sdpa":
         raise ConfigError(f"model.attention: sdpa does not work here: {problem}", "model.attention=eager")
     return Choice("eager", f"sdpa: {problem}")
+
+
+def _choose_varlen(recipe: Recipe, device: Any, dtype: Any) -> Choice:
+    name, problem = "", "data.packing is off"
+    if recipe.data.packing:
+        name, problem = attention.find_kernel(device, dtype)
+    if name:
+        try:
+            return Choice(attention.register(attention.KERNELS[name]), f"rows without a mask, by {name}")
+        except (ImportError, AttributeError):
+            problem = "transformers below 4.48 has no seam for it"
+    if recipe.model.attention == "varlen":
+        raise ConfigError(f"model.attention: no varlen kernel: {problem}", "model.attention=auto")
+    return Choice("", problem)
 
 
 def _probe_sdpa(device: Any, dtype: Any) -> str:
