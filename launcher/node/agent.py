@@ -13,25 +13,40 @@ gone it ends its ranks and itself. It answers the head's words:
     sync_look, sync_take, fetch_look, fetch, taken   folders on their way here or there, see ``folder_in``, ``folder_out``
     stop     asked or broken, see ``RankGroup``                                 -> stopped
     end      nothing may be left                                                -> ended, and the agent exits
+
+Many nodes answer at once when a run begins, and some machines are small: what is needed up to the report loads no module
+that takes long (``typing``, ``enum``, ``re``, ``json``, ``socket``, ``subprocess``); the rest is loaded while the head waits
+for other nodes.
 """
 
 from __future__ import annotations
 
 import os
-import selectors
-import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, NoReturn, Optional
 
-from . import deep_look, environment, folder_in, folder_out, guardian, network, probe, process_tree
+from . import environment, guardian, probe, process_tree
 from .head_line import HeadLine
-from .import_process import ImportProcess
-from .rank_group import BROKEN_GRACE_S, RankGroup
+from .poller import EVENT_READ, Poller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, Callable, Dict, List, NoReturn, Optional
+
+    from . import folder_in, folder_out, network
+    from .rank_group import RankGroup
+else:
+    import _signal as signal  # the same functions and numbers, but no enumerations made of all of them
 
 #: of a TERM to the agent itself, which comes from outside (Slurm, the system)
 DEFAULT_GRACE_S = 30.0
+#: when nothing is asked any more after the report, what starting ranks needs is loaded
+LOAD_AFTER_S = 0.5
+TICK_S = 0.5
+#: what tells that looking at a node will start programs
+CARD_MARKS = ("/dev/kfd", "/dev/mkfd", "/proc/driver/nvidia")
 
 
 class Agent:
@@ -42,14 +57,19 @@ class Agent:
         reading: descriptor of the head's words.
         writing: descriptor of ours.
         token: names this run among the processes of this node.
+        guardian_pid: the process that watches over this one.
     """
 
-    def __init__(self, home: str, reading: int, writing: int, token: str) -> None:
+    def __init__(self, home: str, reading: int, writing: int, token: str, guardian_pid: int) -> None:
         self.home = home
-        self._selector = selectors.DefaultSelector()
+        self._token = token
+        self._guardian = guardian_pid
+        self._poller = Poller()
         self._wake_reading, self._wake_writing = os.pipe()
-        self._line = HeadLine(self._selector, reading, writing, self._obey, self._take, self._on_head_lost)
-        self._group = RankGroup(self._selector, self._line, home, token)
+        self._line = HeadLine(self._poller, reading, writing, self._obey, self._take, self._on_head_lost)
+        self._group: Optional[RankGroup] = None
+        self._load_at: Optional[float] = None
+        self._inherits = False
         self._done_jobs: List[Callable[[], None]] = []
         self._jobs = 0
         self._receiver: Optional[folder_in.FolderReceiver] = None
@@ -65,7 +85,6 @@ class Agent:
         Args:
             first: what has been read of the head's words already.
         """
-        process_tree.become_subreaper()
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         os.set_blocking(self._wake_reading, False)
@@ -73,24 +92,49 @@ class Agent:
         signal.set_wakeup_fd(self._wake_writing)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "_terminated", True))
-        self._selector.register(self._wake_reading, selectors.EVENT_READ, self._drain_wake)
+        self._poller.register(self._wake_reading, EVENT_READ, self._drain_wake)
         self._line.feed(first)
-        while not (self._ending and self._group.is_empty):
-            for key, _ in self._selector.select(self._group.wait_s()):
-                key.data()
+        while not (self._ending and (self._group is None or self._group.is_empty)):
+            for handle in self._poller.wait(self._group.wait_s() if self._group is not None else TICK_S):
+                handle()
             self._run_done_jobs()
-            self._group.reap(only_ranks=self._jobs > 0)
+            if self._group is not None:
+                self._group.reap(only_ranks=self._jobs > 0)
             self._watch_clock()
         self._leave()
 
     def _watch_clock(self) -> None:
         if self._terminated:
             self._terminated = False
-            if not self._group.is_stopping:
+            if self._group is not None and not self._group.is_stopping:
                 self._group.stop("asked", DEFAULT_GRACE_S)
         now = time.monotonic()
         self._line.watch(now)
-        self._group.watch(now)
+        if self._group is not None:
+            self._group.watch(now)
+        elif self._load_at is not None and now >= self._load_at and not self._ending:
+            self._ranks()
+
+    def _ranks(self) -> RankGroup:
+        """The group of ranks, loaded when it is needed, or when there is time."""
+        if self._group is None:
+            self._inherit()
+            from . import network  # noqa: F401  for ``listen`` and ``reach``, which come next
+            from .rank_group import RankGroup
+
+            self._group = RankGroup(self._poller, self._line, self.home, self._token)
+        return self._group
+
+    def _inherit(self) -> None:
+        """From now on programs are started: what they leave behind becomes ours, and after us the guardian's."""
+        if not self._inherits:
+            guardian.announce_start(self._guardian)
+            process_tree.become_subreaper()
+            self._inherits = True  # only now: whoever sees it may fork at once
+
+    def _stop(self, how: str, grace_s: float) -> None:
+        if self._group is not None:
+            self._group.stop(how, grace_s)
 
     def _drain_wake(self) -> None:
         try:
@@ -100,7 +144,7 @@ class Agent:
 
     def _on_head_lost(self, why: str) -> None:
         sys.stderr.write("dcu-launch agent: %s; ending the ranks of this node\n" % why)
-        self._group.stop("broken", BROKEN_GRACE_S)
+        self._stop("broken", DEFAULT_GRACE_S)
         self._ending = True
 
     # ---- the head's words
@@ -111,15 +155,15 @@ class Agent:
             self._line.send({"kind": "pong"})
         elif kind == "order":
             port, self._port = self._port, None
-            self._group.start(message, self._variables, port)
+            self._ranks().start(message, self._variables, port)
         elif kind in ("go", "save"):
-            self._group.tell({"kind": kind})
+            self._ranks().tell({"kind": kind})
         elif kind == "stop":
-            self._group.stop(message["how"], float(message["grace"]))
-            if self._group.is_empty:
+            self._stop(message["how"], float(message["grace"]))
+            if self._group is None or self._group.is_empty:
                 self._line.send({"kind": "stopped", "left": [], "log_error": ""})
         elif kind == "end":
-            self._group.stop("broken", BROKEN_GRACE_S)
+            self._stop("broken", DEFAULT_GRACE_S)
             self._ending = True
         else:
             self._obey_before_order(message)
@@ -134,14 +178,13 @@ class Agent:
         elif kind == "look_deeper":
             if message.get("frees_port"):
                 self._close_port()
-            beside = deep_look.Beside()
-            if message.get("beside_ranks"):
-                self._group.accept(beside)
-            self._in_thread(lambda: deep_look.look(message, self.home, self._variables, beside))
+            self._look_deeper(message)
         elif kind == "listen":
             self._listen(message)
+            self._load_at = 0.0
         elif kind == "reach":
             self._in_thread(lambda: self._reach(message))
+            self._load_at = 0.0
         else:
             self._obey_about_folders(message)
 
@@ -149,7 +192,18 @@ class Agent:
         if self._receiver is not None:
             self._receiver.feed(piece)
 
+    def _look_deeper(self, message: Dict[str, Any]) -> None:
+        from . import deep_look
+
+        beside = deep_look.Beside()
+        self._inherit()  # it is a program that may start others
+        if message.get("beside_ranks"):
+            self._ranks().accept(beside)
+        self._in_thread(lambda: deep_look.look(message, self.home, self._variables, beside))
+
     def _obey_about_folders(self, message: Dict[str, Any]) -> None:
+        from . import folder_in, folder_out
+
         kind = message["kind"]
         if kind == "sync_look":
             self._in_thread(lambda: folder_in.look(message))
@@ -165,10 +219,14 @@ class Agent:
             self._sender.taken(int(message["bytes"]))
 
     def _prepare(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        if message.get("setup") or any(map(os.path.exists, (environment.DEFAULT_SETUP, *CARD_MARKS))):
+            self._inherit()
         orphans = guardian.end_orphans()
         variables, steps = environment.make_environment(message)
         report = probe.look(message, variables)
         if report.get("sees_run_dir") is False:
+            from . import folder_out
+
             report["run_dir_error"] = folder_out.make_run_dir(message["run_dir"])
         report.update(setup=steps, orphans=orphans)
         self._variables = variables
@@ -181,11 +239,14 @@ class Agent:
         """In the main thread, since the kernel ties its life to the thread that makes it."""
         python = (report.get("python") or {}).get("path")
         if python and not self._ending:
+            group = self._ranks()
+            from .import_process import ImportProcess
+
             try:
                 importer = ImportProcess(python, self.home, message, report, self._variables)
             except OSError:
                 return  # the ranks start as processes of their own, and tell what is wrong with it
-            self._group.adopt(importer)
+            group.adopt(importer)
 
     def _close_port(self) -> None:
         if self._port is not None:
@@ -193,6 +254,8 @@ class Agent:
             self._port = None
 
     def _listen(self, message: Dict[str, Any]) -> None:
+        from . import network
+
         self._close_port()
         wanted = int(message.get("port", 0))
         try:
@@ -203,6 +266,8 @@ class Agent:
         self._line.send({"kind": "listening", "port": self._port.port})
 
     def _reach(self, message: Dict[str, Any]) -> Dict[str, Any]:
+        from . import network
+
         return dict(network.reach(message["candidates"], message["port"], message["nonce"]), kind="reached")
 
     # ---- work that may block: in a thread, its result comes back to the loop
@@ -236,6 +301,8 @@ class Agent:
     def _end_job(self, answer: Dict[str, Any]) -> None:
         self._jobs -= 1
         self._line.send(answer)
+        if answer["kind"] == "report":
+            self._load_at = time.monotonic() + LOAD_AFTER_S
 
     def _run_done_jobs(self) -> None:
         while self._done_jobs:
@@ -243,7 +310,8 @@ class Agent:
 
     def _leave(self) -> NoReturn:
         self._close_port()
-        self._group.close()
+        if self._group is not None or process_tree.descendants(os.getpid()):
+            self._ranks().close()
         self._line.send({"kind": "ended"})
         self._line.drain(within_s=2.0)
         sys.stderr.flush()
@@ -262,6 +330,6 @@ def main(home: str, token: str, first: bytes = b"") -> NoReturn:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
-    guardian.start_agent_under_guard(token)
+    guardian_pid = guardian.start_agent_under_guard(token)
     os.setsid()
-    Agent(home, reading, writing, token).run(first)
+    Agent(home, reading, writing, token, guardian_pid).run(first)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import threading
-from typing import Callable, Dict, List, Mapping, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Callable, Dict, List, Mapping, Optional
 
 #: more is no answer but a fault, and would fill the report
 MAX_TEXT = 1 << 20
@@ -29,6 +29,8 @@ def ask_all(
     commands: Mapping[str, List[str]], variables: Mapping[str, str], limit_s: float
 ) -> Dict[str, Answer]:
     """Run all commands at once; one that is missing, fails, or takes longer than ``limit_s`` says so in its answer."""
+    import threading
+
     answers: Dict[str, Answer] = {}
 
     def run(name: str, argv: List[str]) -> None:
@@ -56,6 +58,9 @@ def ask(
     Args:
         on_start: is given its pid.
     """
+    import signal
+    import subprocess  # here: most nodes answer without asking any program
+
     try:
         process = subprocess.Popen(
             argv,

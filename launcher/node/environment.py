@@ -7,8 +7,10 @@ nodes with a DCU; the launcher's own (added when the ranks start).
 from __future__ import annotations
 
 import os
-import subprocess
-from typing import Any, Dict, List, Sequence, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Dict, List, Sequence, Tuple
 
 #: torchrun's variables and ours: a rank never inherits them from whatever started the agent
 NEVER_INHERITED = frozenset(
@@ -78,6 +80,8 @@ def source_setup(variables: Dict[str, str], steps: Sequence[str]) -> Dict[str, s
     """
     if not steps:
         return variables
+    import subprocess  # here: it takes as long to load as Python to start
+
     expanded = [_expand_home(step) for step in steps]
     try:
         done = subprocess.run(

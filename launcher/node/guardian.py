@@ -7,34 +7,47 @@ this user on this node can end orphans if agent and guardian were killed togethe
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence, Set
 
-from . import process_tree
-from .process_tree import ProcessId
+from . import plain_json, process_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    import signal
+    from typing import Any, Dict, List, Optional, Sequence, Set
+
+    from .process_tree import ProcessId
+else:
+    import _signal as signal  # the same functions and numbers, but no enumerations made of all of them
 
 RUN_VARIABLE = "DCU_LAUNCH_TOKEN"
 #: the first look at what the agent has started, and the later ones: a scan of /proc is not free beside a training
 FIRST_SCAN_S, SCAN_EVERY_S = 1.0, 5.0
 END_LIMIT_S = 25.0
+#: from the agent: now it begins to start other programs
+STARTING = signal.SIGUSR1
 
 
-def start_agent_under_guard(token: str) -> None:
+def start_agent_under_guard(token: str) -> int:
     """Fork; the caller goes on as the agent, and its parent stays as the guardian and exits with the agent's code.
 
     Call it before any thread exists.
 
     Args:
         token: names this run in the environment of everything that ranks start.
+
+    Returns:
+        The guardian's pid.
     """
+    guardian = os.getpid()
+    waited_for = {signal.SIGCHLD, STARTING}
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     agent = os.fork()
     if agent == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, waited_for)
         process_tree.name_process("dcu-agent")
-        return
+        return guardian
     code = 1
     try:
         _detach()
@@ -43,11 +56,15 @@ def start_agent_under_guard(token: str) -> None:
         os._exit(code)
 
 
+def announce_start(guardian: int) -> None:
+    """Called by the agent before it starts other programs: the guardian gets ready to inherit them."""
+    if os.getppid() == guardian:  # else it was killed, and its pid may be another's
+        os.kill(guardian, STARTING)
+
+
 def _detach() -> None:
     """Deaf to signals that are meant for the agent, and none of its descriptors: sshd waits for whoever holds them."""
     process_tree.name_process("dcu-guardian")
-    process_tree.become_subreaper()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
@@ -61,11 +78,17 @@ def _guard(agent: int, agent_started: int, token: str) -> int:
     record = Record(agent, agent_started, token)
     known: Set[ProcessId] = set()
     wait_s = FIRST_SCAN_S
+    is_subreaper = False
     while True:
         found, status = os.waitpid(agent, os.WNOHANG)
         if found:
             break
-        if signal.sigtimedwait([signal.SIGCHLD], wait_s) is None:
+        arrived = signal.sigtimedwait([signal.SIGCHLD, STARTING], wait_s)
+        if not is_subreaper and not (arrived and arrived.si_signo == signal.SIGCHLD):
+            # not earlier, since an agent that only answers shall cost as little as can be
+            process_tree.become_subreaper()
+            is_subreaper = True
+        if arrived is None:
             wait_s = SCAN_EVERY_S
             seen = set(process_tree.descendants(agent))
             if seen != known:
@@ -104,7 +127,7 @@ def end_all(known: Set[ProcessId], token: str, below: Sequence[int] = ()) -> Lis
 
 def record_folder() -> Optional[str]:
     """This user's private folder on this node for what agents have started; None when there is no safe one."""
-    folder = os.path.join(tempfile.gettempdir(), "dcu-launch-%d" % os.getuid())
+    folder = os.path.join(_temporary_folder(), "dcu-launch-%d" % os.getuid())
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -113,6 +136,13 @@ def record_folder() -> Optional[str]:
         return None
     about = os.lstat(folder)
     return folder if about.st_uid == os.getuid() and (about.st_mode & 0o170077) == 0o040000 else None
+
+
+def _temporary_folder() -> str:
+    for folder in (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp"):  # noqa: S108  a private folder in it is ours
+        if folder and os.path.isdir(folder) and os.access(folder, os.W_OK):
+            return folder
+    return "/tmp"  # noqa: S108
 
 
 class Record:
@@ -131,7 +161,7 @@ class Record:
             return
         try:
             with open(self._path + ".partial", "w") as file:
-                json.dump(dict(self._fixed, known=sorted(known)), file)
+                file.write(plain_json.dumps(dict(self._fixed, known=sorted(known))))
             os.replace(self._path + ".partial", self._path)
         except OSError:
             pass
@@ -163,7 +193,7 @@ def end_orphans() -> List[int]:
 def _read_record(path: str) -> Optional[Dict[str, Any]]:
     try:
         with open(path) as file:
-            record = json.load(file)
+            record = plain_json.loads(file.read())
         return record if {"place", "agent", "guardian", "token", "known"} <= set(record) else None
     except (OSError, ValueError, TypeError):
         return None

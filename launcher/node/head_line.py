@@ -7,11 +7,14 @@ is gone.
 from __future__ import annotations
 
 import os
-import selectors
 import time
-from typing import Any, Callable, Dict
 
 from . import wire
+from .poller import EVENT_READ, EVENT_WRITE, Poller
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Callable, Dict
 
 LOST_AFTER_S = 10.0
 #: a gap between two looks at the clock that tells of a stall of our own
@@ -36,7 +39,7 @@ class HeadLine:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        poller: Poller,
         reading: int,
         writing: int,
         obey: Callable[[Dict[str, Any]], None],
@@ -45,7 +48,7 @@ class HeadLine:
     ) -> None:
         self.gone = ""
         self.lost_after = LOST_AFTER_S
-        self._selector = selector
+        self._poller = poller
         self._reading, self._writing = reading, writing
         self._obey, self._take, self._lose = obey, take, lose
         self._frames = wire.FrameReader()
@@ -53,7 +56,7 @@ class HeadLine:
         self._heard = self._looked = time.monotonic()
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
-        selector.register(reading, selectors.EVENT_READ, self._read)
+        poller.register(reading, EVENT_READ, self._read)
 
     @property
     def is_full(self) -> bool:
@@ -103,7 +106,7 @@ class HeadLine:
         except OSError:
             data = b""
         if not data:
-            self._selector.unregister(self._reading)
+            self._poller.unregister(self._reading)
             self.lose("the head closed the session")
             return
         self._heard = time.monotonic()
@@ -133,8 +136,8 @@ class HeadLine:
             pass
         except OSError as error:
             self.lose("the session to the head is closed (%s)" % error.strerror)
-        registered = self._writing in self._selector.get_map()
+        registered = self._poller.is_registered(self._writing)
         if self._out and not registered:
-            self._selector.register(self._writing, selectors.EVENT_WRITE, self._flush)
+            self._poller.register(self._writing, EVENT_WRITE, self._flush)
         elif not self._out and registered:
-            self._selector.unregister(self._writing)
+            self._poller.unregister(self._writing)

@@ -63,6 +63,7 @@ def receive_with_descriptors(sock: socket.socket) -> Tuple[Optional[Dict[str, An
 def main(agent: int, descriptor: int) -> Optional[int]:
     """Import, then serve the agent until it closes the socket; in a forked rank: run it and return its exit code."""
     sock = socket.socket(fileno=descriptor)
+    process_tree.load_libc()  # forked ranks need it, and import nothing before they are their own
     held: List[Any] = []
     while True:
         message, descriptors = receive_with_descriptors(sock)

@@ -7,9 +7,36 @@ changed in it to say which rank the others are waiting for. Runs in the agent.
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterable, Set
+from typing import Any, Dict, Iterable, Set
 
+EVERY_S, EVERY_AT_MOST_S = 0.5, 5.0
 _ESTABLISHED = "01"
+
+
+class JoinedRanks:
+    """Who of one order's ranks has come so far; looks at times, less often the longer it takes."""
+
+    def __init__(self) -> None:
+        self._found: Set[int] = set()
+        self._look_at = 0.0
+        self._every_s = EVERY_S
+
+    def look(self, pids: Dict[int, int], order: Dict[str, Any], now: float) -> Set[int]:
+        """Ranks that have come since the last look; empty too when none is due.
+
+        Args:
+            pids: of the living ranks.
+            order: with ``MASTER_PORT`` among its variables.
+            now: seconds of the monotonic clock.
+        """
+        missing = {rank: pid for rank, pid in pids.items() if rank not in self._found}
+        if not missing or now < self._look_at:
+            return set()
+        self._look_at = now + self._every_s
+        self._every_s = min(self._every_s * 1.1, EVERY_AT_MOST_S)
+        fresh = joined_ranks(missing, int(order["variables"]["MASTER_PORT"]))
+        self._found |= fresh
+        return fresh
 
 
 def joined_ranks(pids: Dict[int, int], port: int) -> Set[int]:

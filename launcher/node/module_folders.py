@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 import site
 import sys
-from typing import Dict, List, Mapping, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Dict, List, Mapping, Tuple
 
 
 def find_module_folders(variables: Mapping[str, str]) -> List[str]:

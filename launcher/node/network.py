@@ -1,4 +1,4 @@
-"""This node's addresses, and the proof that other nodes reach the master's port before a rank starts. Runs in the agent.
+"""The proof that other nodes reach the master's port before a rank starts. Runs in the agent.
 
 ``listen``: the master node opens a port and answers a nonce on it. ``reach``: every other node tries the candidate
 addresses in order, and tells which one answered and by which of its own interfaces it got there.
@@ -6,80 +6,16 @@ addresses in order, and tells which one answered and by which of its own interfa
 
 from __future__ import annotations
 
-import array
-import fcntl
-import ipaddress
 import os
 import select
 import socket
-import struct
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-SIOCGIFCONF = 0x8912
+from .interfaces import interface_of
+
 REACH_LIMIT_S = 5.0
 ANY = "0.0.0.0"  # noqa: S104  every NIC: which one serves is to be found out
-
-
-def interfaces() -> List[Dict[str, str]]:
-    """Interfaces that have an address: ``name`` and ``address``, IPv4 first, loopback last, in the kernel's order."""
-    found = _ipv4_interfaces() + _ipv6_interfaces()
-    return [entry for entry in found if not _is_loopback(entry["address"])] + [
-        entry for entry in found if _is_loopback(entry["address"])
-    ]
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
-
-
-def _ipv4_interfaces() -> List[Dict[str, str]]:
-    """By the ioctl SIOCGIFCONF (netdevice(7)): records of 40 bytes, name in the first 16, address at 20."""
-    size = 256 * 40
-    buffer = array.array("B", b"\0" * size)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        request = struct.pack("iL", size, buffer.buffer_info()[0])
-        used = struct.unpack("iL", fcntl.ioctl(sock.fileno(), SIOCGIFCONF, request))[0]
-    data = buffer.tobytes()
-    return [
-        {
-            "name": data[at : at + 16].split(b"\0", 1)[0].decode("ascii", "replace").split(":")[0],
-            "address": socket.inet_ntoa(data[at + 20 : at + 24]),
-        }
-        for at in range(0, used, 40)
-    ]
-
-
-def _ipv6_interfaces() -> List[Dict[str, str]]:
-    """From /proc/net/if_inet6; link-local addresses are left out: they mean nothing without a zone."""
-    found = []
-    try:
-        with open("/proc/net/if_inet6") as file:
-            lines = file.read().split("\n")
-    except OSError:
-        return []
-    for line in lines:
-        fields = line.split()
-        if len(fields) == 6:
-            address = ipaddress.IPv6Address(int(fields[0], 16))
-            if not address.is_link_local:
-                found.append({"name": fields[5], "address": str(address)})
-    return found
-
-
-def interface_of(address: str) -> Optional[str]:
-    """Name of the interface that holds an address."""
-    plain = address.split("%")[0]
-    for entry in interfaces():
-        if entry["address"] == plain:
-            return entry["name"]
-    return None
-
-
-def session_address() -> Optional[str]:
-    """The address of this node by which the head came in (from SSH_CONNECTION)."""
-    fields = os.environ.get("SSH_CONNECTION", "").split()
-    return fields[2] if len(fields) == 4 else None
 
 
 class MasterPort:

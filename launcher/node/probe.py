@@ -7,15 +7,12 @@ other programs runs side by side; the rest reads small files.
 from __future__ import annotations
 
 import os
-import platform
-import socket
+import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
 
 from . import (
-    network,
-    numa,
+    interfaces,
     probe_cards,
     probe_dtk,
     probe_libraries,
@@ -24,8 +21,13 @@ from . import (
     probe_system,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Callable, Dict, Optional
+
+    Fields = Dict[str, Callable[[], Any]]
+
 VISIBILITY = probe_cards.VISIBILITY
-Fields = Dict[str, Callable[[], Any]]
 
 
 def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
@@ -37,7 +39,8 @@ def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
         variables: the environment that ranks will get.
     """
     begun = time.monotonic()
-    report: Dict[str, Any] = {"hostname": socket.gethostname(), "agent_python": platform.python_version()}
+    report: Dict[str, Any] = {"hostname": os.uname().nodename}
+    report["agent_python"] = "%d.%d.%d" % sys.version_info[:3]
     workdir, must_exist = message["workdir"], list(message.get("must_exist", ()))
     _fill(report, {"dtk": lambda: probe_dtk.find_dtk(variables)})
     dtk_root = (report.get("dtk") or {}).get("root")
@@ -48,8 +51,8 @@ def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
     _fill(
         report,
         {
-            "interfaces": network.interfaces,
-            "session_address": network.session_address,
+            "interfaces": interfaces.interfaces,
+            "session_address": interfaces.session_address,
             "cpus": lambda: len(os.sched_getaffinity(0)),
             "workdir": lambda: os.path.isdir(workdir),
             "missing": lambda: [p for p in must_exist if not os.path.exists(os.path.join(workdir, p))],
@@ -66,6 +69,8 @@ def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
         },
     )
     if message.get("bind"):
+        from . import numa
+
         _fill(report, {"topology": numa.read_topology})
     for thread in slow:
         thread.join()

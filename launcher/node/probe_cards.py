@@ -6,20 +6,21 @@ found, side by side. ``root`` stands before all paths of the system in tests.
 
 from __future__ import annotations
 
-import glob
 import os
-import pwd
-import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import smi
-from .ask import Answer, ask_all, find_program
+from .ask import ask_all, find_program
+from .paths import find_paths, read_int, read_text
 from .probe_dtk import HYHAL_FOLDERS
-from .probe_system import read_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+    from . import smi
+    from .ask import Answer
 
 SMI_LIMIT_S = 10.0
 VISIBILITY = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_NVIDIA_QUERY = ["--query-gpu=" + smi.NVIDIA_FIELDS, "--format=csv,noheader,nounits"]
 
 
 def find_cards(
@@ -34,6 +35,13 @@ def find_cards(
     kernel = read_topology(root)
     nvidia = count_nvidia(root)
     answers = ask_tools(variables, dtk_root, bool(kernel) or _has_kfd(root), nvidia > 0, root)
+    if not (kernel or nvidia or answers):
+        return {
+            "kind": "cpu", "count": 0, "visible": visible_cards(variables), "list": [], "counts": {}, "processes": None,
+            "driver": None, "asked": {},
+        }  # fmt: skip
+    from . import smi  # what only nodes with cards need
+
     texts = {name: answer.text for name, answer in answers.items()}
     told = smi.merge_cards(
         smi.read_cards(texts.get("facts", "")),
@@ -90,7 +98,9 @@ def ask_tools(
         commands["rocminfo"] = [rocminfo]
     nvidia = find_program("nvidia-smi", variables, []) if has_nvidia else None
     if nvidia:
-        commands["nvidia"] = [nvidia, *_NVIDIA_QUERY]
+        from .smi import NVIDIA_FIELDS
+
+        commands["nvidia"] = [nvidia, "--query-gpu=" + NVIDIA_FIELDS, "--format=csv,noheader,nounits"]
     # its own libraries lie beside hy-smi, and a shell that is not a login shell has no path to them
     environment = dict(variables)
     if program and program.startswith(tuple(folders)):
@@ -105,37 +115,46 @@ def read_topology(root: str = "") -> List[smi.Card]:
     if not _has_kfd(root):
         return []
     found: List[smi.Card] = []
-    paths = glob.glob(root + "/sys/class/kfd/kfd/topology/nodes/*/properties")
+    paths = find_paths(root + "/sys/class/kfd/kfd/topology/nodes/*/properties")
     for path in sorted(paths, key=lambda path: int(path.split("/")[-2])):
-        values = dict(re.findall(r"^(\w+) (\d+)$", read_text(path) or "", re.M))
-        if not int(values.get("simd_count", 0)):
+        values = _read_properties(path)
+        if not values.get("simd_count"):
             continue
         card: smi.Card = {"index": len(found)}
-        target = int(values.get("gfx_target_version", 0))
+        target = values.get("gfx_target_version", 0)
         if target:
             card["gfx"] = "gfx%d%x%x" % (target // 10000, target // 100 % 100, target % 100)
         if "location_id" in values:
-            place = int(values["location_id"])
-            parts = (int(values.get("domain", 0)), place >> 8, place >> 3 & 31, place & 7)
+            place = values["location_id"]
+            parts = (values.get("domain", 0), place >> 8, place >> 3 & 31, place & 7)
             card["pci"] = "%04x:%02x:%02x.%x" % parts
-        banks = glob.glob(os.path.dirname(path) + "/mem_banks/*/properties")
-        sizes = [re.search(r"^size_in_bytes (\d+)$", read_text(bank) or "", re.M) for bank in banks]
-        if any(sizes):
-            card["memory_mib"] = max(int(size.group(1)) for size in sizes if size) >> 20
+        banks = find_paths(os.path.dirname(path) + "/mem_banks/*/properties")
+        sizes = [_read_properties(bank).get("size_in_bytes") for bank in banks]
+        known = [size for size in sizes if size is not None]
+        if known:
+            card["memory_mib"] = max(known) >> 20
         found.append(card)
     return found
 
 
+def _read_properties(path: str) -> Dict[str, int]:
+    """``name number`` lines; others are left out."""
+    pairs = [line.split(" ") for line in (read_text(path) or "").split("\n")]
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
 def count_nvidia(root: str = "") -> int:
     """NVIDIA cards by the driver's own folder, else by device files."""
-    return len(glob.glob(root + "/proc/driver/nvidia/gpus/*")) or len(
-        [path for path in glob.glob(root + "/dev/nvidia*") if re.search(r"nvidia\d+$", path)]
+    return len(find_paths(root + "/proc/driver/nvidia/gpus/*")) or len(
+        [path for path in find_paths(root + "/dev/nvidia*") if path.rpartition("nvidia")[2].isdigit()]
     )
 
 
 def _is_hygon(variables: Mapping[str, str], texts: Mapping[str, str], root: str) -> bool:
     """A DTK, hyhal, the driver, or the tools' own words tell a DCU from an AMD card."""
     marks = ["/opt/hyhal", "/usr/local/hyhal", "/sys/module/hycu", "/sys/module/hydcu", "/opt/dtk"]
+    import re
+
     words = re.search(r"\b(?:HCU|DCU)\b", texts.get("table", "") + texts.get("rocminfo", ""))
     return bool(words) or "DTKROOT" in variables or any(os.path.exists(root + mark) for mark in marks)
 
@@ -154,9 +173,9 @@ def _add_numa(cards: List[smi.Card], root: str) -> List[smi.Card]:
     for card in cards:
         if "numa" not in card and "pci" in card:
             pci = card["pci"] if card["pci"].count(":") == 2 else "0000:" + card["pci"]
-            text = read_text("%s/sys/bus/pci/devices/%s/numa_node" % (root, pci))
-            if text and re.match(r"-?\d+$", text) and int(text) >= 0:
-                card["numa"] = int(text)
+            number = read_int(read_text("%s/sys/bus/pci/devices/%s/numa_node" % (root, pci)))
+            if number is not None:
+                card["numa"] = number
     return cards
 
 
@@ -176,6 +195,8 @@ def _who(pid: int, root: str) -> Tuple[str, str]:
             words = file.read(4096).split(b"\0")
     except OSError:
         return "", ""
+    import pwd
+
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -6,12 +6,13 @@ about what a rank will load.
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from .probe_system import read_text
+from .paths import find_paths, list_names, read_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 ROOT_NAMES = ("DTKROOT", "DTK_PATH", "DTK_HOME", "DTK_ROOT", "ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 VERSION_FILES = (".dtk_version", ".info/version", ".info/version-dev")
@@ -24,7 +25,7 @@ KNOWN_PLACES = (
     "/public/software/compiler/rocm/dtk-*",
 )  # fmt: skip
 #: the vendor's number, and the first digit of a card's id: its processors have the same vendor
-_VENDOR, _CARD_ID = "0x1d94", re.compile(r"0x[56]")
+_VENDOR, _CARD_IDS = "0x1d94", ("0x5", "0x6")
 
 
 def find_driver(root: str = "") -> Dict[str, Any]:
@@ -39,19 +40,28 @@ def find_driver(root: str = "") -> Dict[str, Any]:
             )
             break
     else:
-        nvidia = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", read_text(root + "/proc/driver/nvidia/version") or "")
-        if nvidia:
-            found.update(module="nvidia", version=nvidia.group(1), loaded=True)
+        version = _nvidia_version(read_text(root + "/proc/driver/nvidia/version"))
+        if version:
+            found.update(module="nvidia", version=version, loaded=True)
     found["nodes"] = {node: _openable(root + node) for node in DEVICE_NODES}
     found["hyhal"] = next((folder for folder in HYHAL_FOLDERS if os.path.isdir(root + folder)), None)
     found["pci_cards"] = _count_pci(root)
     return found
 
 
+def _nvidia_version(text: Optional[str]) -> Optional[str]:
+    """The first word of the driver's line that is two or three numbers with dots between."""
+    for word in (text or "").split():
+        parts = word.split(".")
+        if len(parts) in (2, 3) and all(part.isdigit() for part in parts):
+            return word
+    return None
+
+
 def _openable(path: str) -> str:
     """``missing``, ``denied`` or ``ok``; of a folder, the first thing in it that is one of a card's."""
     if os.path.isdir(path):
-        inside = sorted(glob.glob(path + "/renderD*"))
+        inside = find_paths(path + "/renderD*")
         if not inside:
             return "missing"
         path = inside[0]
@@ -62,11 +72,11 @@ def _openable(path: str) -> str:
 
 def _count_pci(root: str) -> Optional[int]:
     """Cards on the PCI bus, driver or not; None where the bus cannot be seen."""
-    vendors = glob.glob(root + "/sys/bus/pci/devices/*/vendor")
+    vendors = find_paths(root + "/sys/bus/pci/devices/*/vendor")
     if not vendors:
         return None
     folders = [os.path.dirname(path) for path in vendors if read_text(path) == _VENDOR]
-    return len([folder for folder in folders if _CARD_ID.match(read_text(folder + "/device") or "")])
+    return len([folder for folder in folders if (read_text(folder + "/device") or "").startswith(_CARD_IDS)])
 
 
 def find_dtk(variables: Mapping[str, str], root: str = "") -> Dict[str, Any]:
@@ -78,7 +88,7 @@ def find_dtk(variables: Mapping[str, str], root: str = "") -> Dict[str, Any]:
     named = {name: variables[name] for name in ROOT_NAMES if variables.get(name)}
     place, named_by = _root_of(named, variables)
     others = sorted(
-        {path for pattern in KNOWN_PLACES for path in glob.glob(root + pattern) if os.path.isdir(path)}
+        {path for pattern in KNOWN_PLACES for path in find_paths(root + pattern) if os.path.isdir(path)}
     )
     found: Dict[str, Any] = {"root": place, "named_by": named_by, "variables": named, "others": others}
     if place is None:
@@ -119,15 +129,15 @@ def _plain(name: str, path: str) -> str:
 
 def find_holders(variables: Mapping[str, str], root: str = "") -> Dict[str, List[str]]:
     """Folders of LD_LIBRARY_PATH, in its order, that hold an RCCL or a HIP runtime."""
-    kinds = {"rccl": ("librccl.so*",), "hip": ("libgalaxyhip.so*", "libamdhip64.so*")}
+    kinds = {"rccl": ("librccl.so",), "hip": ("libgalaxyhip.so", "libamdhip64.so")}
     folders = [folder for folder in variables.get("LD_LIBRARY_PATH", "").split(":") if folder]
     return {
         kind: [
             folder
             for folder in dict.fromkeys(folders)
-            if any(glob.glob("%s%s/%s" % (root, glob.escape(folder), pattern)) for pattern in patterns)
+            if any(name.startswith(starts) for name in list_names(root + folder))
         ]
-        for kind, patterns in kinds.items()
+        for kind, starts in kinds.items()
     }
 
 

@@ -7,13 +7,18 @@ since a runtime of another DTK may crash.
 
 from __future__ import annotations
 
-import glob
-import json
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional
 
-from .ask import Answer, ask_all
+from . import plain_json
+from .ask import ask_all
+from .paths import find_paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Dict, List, Mapping, Optional
+
+    from .ask import Answer
 
 LIMIT_S = 15.0
 DTK_LIBRARY_FOLDERS = ("lib", "lib64", "hip/lib", "rccl/lib")
@@ -85,7 +90,7 @@ def _search(names: Any, folders: List[str]) -> bool:
 
 def _bundled_nccl(folders: List[str]) -> Optional[str]:
     for folder in folders:
-        found = glob.glob(os.path.join(glob.escape(folder or "."), "nvidia", "nccl", "lib", "libnccl.so.*"))
+        found = find_paths(os.path.join(folder or os.getcwd(), "nvidia", "nccl", "lib", "libnccl.so.*"))
         if found:
             return found[0]
     return None
@@ -96,7 +101,7 @@ def _read(answer: Answer) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for line in answer.text.split("\n"):
         try:
-            value = json.loads(line)
+            value = plain_json.loads(line.strip())
         except ValueError:
             continue
         if isinstance(value, dict):

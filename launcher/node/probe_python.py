@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import sys
-from typing import Any, Dict, List, Optional, Tuple
 
 from .ask import ask
 from .module_folders import find_module_folders
+from .paths import read_field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Dict, List, Optional, Tuple
 
 #: what is compared between nodes, or tells for which DTK and torch it was built
 PACKAGES = (
@@ -21,7 +23,7 @@ PYTHON_LIMIT_S = 20.0
 
 #: asked of an interpreter that is not the agent's own
 _ASK_PYTHON = "import sys,site;print(sys.version.split()[0]);print(*sys.path,sep=chr(10))"
-_TORCH_FIELD = re.compile(r"^(__version__|hip|cuda)\b[^=\n]*=\s*(?:'([^']*)'|\"([^\"]*)\"|None)", re.M)
+_TORCH_FIELDS = {"__version__": "version", "hip": "hip", "cuda": "cuda"}
 
 
 def find_python(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
@@ -37,13 +39,13 @@ def find_python(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str,
     folders: List[str] = []
     packages: Dict[str, str] = {}
     if _is_own(path):
-        version, folders = platform.python_version(), find_module_folders(variables)
+        version, folders = "%d.%d.%d" % sys.version_info[:3], find_module_folders(variables)
         packages = read_packages(folders)
     if "torch" not in packages:
         # another interpreter; or what a .pth file does as code has to be asked for
         answer = ask([path, "-c", _ASK_PYTHON], variables, PYTHON_LIMIT_S)
         lines = answer.text.split("\n")
-        if answer.error or not re.match(r"\d+\.\d+", lines[0]):
+        if answer.error or not lines[0][:1].isdigit():
             return {"error": "%s does not run: %s" % (path, answer.error)}
         version, folders = lines[0], lines[1:]
         packages = read_packages(folders)
@@ -110,9 +112,9 @@ def read_packages(folders: List[str]) -> Dict[str, str]:
 
 def _metadata_version(folder: str) -> Optional[str]:
     for name in ("METADATA", "PKG-INFO"):
-        match = re.search(r"^Version:\s*(\S+)", _head_of(os.path.join(folder, name)), re.M)
-        if match:
-            return match.group(1)
+        version = read_field(_head_of(os.path.join(folder, name)), "Version")
+        if version:
+            return version
     return None
 
 
@@ -129,12 +131,26 @@ def read_torch_files(folders: List[str], version: str) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for folder in folders:
         text = _head_of(os.path.join(folder, "torch", "version.py"))
-        fields = {match.group(1): match.group(2) or match.group(3) for match in _TORCH_FIELD.finditer(text)}
+        fields = _read_assignments(text)
         if not fields:
             continue
-        names = {"__version__": "version", "hip": "hip", "cuda": "cuda"}
-        found["torch_file"] = {names[key]: value for key, value in fields.items()}
+        found["torch_file"] = {_TORCH_FIELDS[key]: value for key, value in fields.items()}
         wheel = _head_of(os.path.join(folder, "torch-%s.dist-info" % version, "WHEEL"))
-        found["wheel_tags"] = re.findall(r"^Tag:\s*(\S+)", wheel, re.M)
+        found["wheel_tags"] = [line[4:].strip() for line in wheel.split("\n") if line.startswith("Tag:")]
         break
     return found
+
+
+def _read_assignments(text: str) -> Dict[str, Optional[str]]:
+    """Texts, or None, that are assigned to ``_TORCH_FIELDS``, annotated or not."""
+    fields: Dict[str, Optional[str]] = {}
+    for line in text.split("\n"):
+        name, equals, value = line.partition("=")
+        name, value = name.partition(":")[0].strip(), value.strip()
+        if not equals or name not in _TORCH_FIELDS:
+            continue
+        if value == "None":
+            fields[name] = None
+        elif value[:1] in ("'", '"') and value[:1] in value[1:]:
+            fields[name] = value[1:].partition(value[0])[0]
+    return fields

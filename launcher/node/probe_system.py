@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import resource
-from typing import Any, Dict, List, Mapping, Optional
+
+from .paths import read_field, read_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Dict, List, Mapping, Optional
 
 #: above it only the size of a file is compared
 HASHED_BYTES = 8 * 1024 * 1024
@@ -34,31 +37,21 @@ SHOWN_NAMES = frozenset(
 )  # fmt: skip
 
 
-def read_text(path: str, limit: int = 65536) -> Optional[str]:
-    """A small file's text without blanks around it; None when it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(limit).strip()
-    except OSError:
-        return None
-
-
 def describe_system(
     message: Mapping[str, Any], variables: Mapping[str, str], root: str = ""
 ) -> Dict[str, Any]:
     """Kernel, OS, glibc, CPU, limits and free disk; numbers in bytes, None where unlimited."""
-    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', read_text(root + "/etc/os-release") or "", re.M)
-    model = re.search(r"^model name\s*:\s*(.+)$", read_text(root + "/proc/cpuinfo", 4096) or "", re.M)
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root + "/proc/meminfo", 4096) or "", re.M)
+    release = read_field(read_text(root + "/etc/os-release"), "PRETTY_NAME")
+    memory = (read_field(read_text(root + "/proc/meminfo", 4096), "MemTotal") or "").partition(" kB")[0]
     arguments = read_text(root + "/proc/cmdline") or ""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     cache = variables.get("XDG_CACHE_HOME") or os.path.join(variables.get("HOME", "/"), ".cache")
     return {
         "kernel": os.uname().release,
-        "os": release.group(1) if release else None,
+        "os": release.strip('"') if release else None,
         "glibc": _glibc(),
-        "cpu": model.group(1) if model else None,
-        "memory": int(memory.group(1)) * 1024 if memory else None,
+        "cpu": read_field(read_text(root + "/proc/cpuinfo", 4096), "model name"),
+        "memory": int(memory) * 1024 if memory.isdigit() else None,
         "memlock": None if limit == resource.RLIM_INFINITY else limit,
         "memlock_known": True,
         "shm": _size_of("/dev/shm"),  # noqa: S108  asked for its size alone
@@ -84,7 +77,8 @@ def is_container(root: str = "") -> bool:
     """Whether the agent runs in a container: then things are mounted rather than installed."""
     if os.path.exists(root + "/.dockerenv") or os.path.exists(root + "/run/.containerenv"):
         return True
-    return re.search(r"docker|kubepods|containerd", read_text(root + "/proc/1/cgroup") or "") is not None
+    groups = read_text(root + "/proc/1/cgroup") or ""
+    return any(word in groups for word in ("docker", "kubepods", "containerd"))
 
 
 def _size_of(path: str) -> Optional[int]:
@@ -127,12 +121,22 @@ def digest_paths(paths: List[str], workdir: str) -> Dict[str, str]:
     return found
 
 
+def _sha256(data: bytes) -> str:
+    """By the interpreter's own function where it has one: hashlib loads all of OpenSSL."""
+    for name in ("_sha256", "_sha2", "hashlib"):  # until 3.11, from 3.12 on, without either
+        try:
+            return str(__import__(name).sha256(data).hexdigest())
+        except (ImportError, AttributeError):
+            continue
+    return ""
+
+
 def _digest_file(path: str) -> str:
     size = os.path.getsize(path)
     if size > HASHED_BYTES:
         return "%d bytes" % size
     with open(path, "rb") as file:
-        return "sha256 " + hashlib.sha256(file.read()).hexdigest()
+        return "sha256 " + _sha256(file.read())
 
 
 def _digest_folder(path: str) -> str:
@@ -147,5 +151,5 @@ def _digest_folder(path: str) -> str:
             lines.append("%s %s" % (os.path.relpath(whole, path), content))
         if len(lines) > MAX_ENTRIES:
             break
-    digest = hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
+    digest = _sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
     return "%d files %s" % (len(lines), digest)

@@ -5,30 +5,52 @@ Nothing is ever looked for by name. A pid alone may be reused; a pid with its st
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import time
-from typing import Collection, Dict, Iterable, List, Optional, Set, Tuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    import signal
+    from typing import Any, Collection, Dict, Iterable, List, Optional, Set, Tuple
+
+    #: (pid, start time in clock ticks since boot)
+    ProcessId = Tuple[int, int]
+else:
+    import _signal as signal  # the same functions and numbers, but no enumerations made of all of them
 
 PR_SET_PDEATHSIG = 1
-PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
-#: (pid, start time in clock ticks since boot)
-ProcessId = Tuple[int, int]
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc: Any = None
+
+
+def load_libc() -> None:
+    """Load what talks to the kernel, which takes a while: before anything is forked, since a child must not import."""
+    global _libc
+    if _libc is None:
+        import ctypes
+
+        _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    load_libc()
+    _libc.prctl(option, value, 0, 0, 0)
 
 
 def become_subreaper() -> None:
     """Make orphaned descendants of this process its children, instead of init's."""
-    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
-    """What ``ps`` and ``top`` show; at most 15 letters."""
-    _libc.prctl(PR_SET_NAME, name.encode("ascii"), 0, 0, 0)
+    """What ``ps`` and ``top`` show; at most 15 letters. Called from the main thread."""
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+    except OSError:
+        pass
 
 
 def close_descriptors_but(keep: Collection[int]) -> None:
@@ -43,7 +65,7 @@ def close_descriptors_but(keep: Collection[int]) -> None:
 
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when the parent's thread that made it ends; end now if that has happened."""
-    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    _prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:
         os._exit(137)
 

@@ -8,16 +8,16 @@ sessions of their own: the agent is a child subreaper, so nothing escapes it, an
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional
 
 from . import network, process_tree
 from .deep_look import Beside
 from .head_line import HeadLine
 from .import_process import ImportProcess
-from .joined import joined_ranks
+from .joined import JoinedRanks
+from .poller import EVENT_READ, Poller
 from .rank_output import RankOutput
 from .ranks import RankProcess, exit_status, spawn_rank
 
@@ -28,10 +28,10 @@ AFTER_RANKS_S = 0.3
 STUCK_AFTER_S = 4.0
 #: what a disk may take for the end of the logs; less when others wait for the end
 LOGS_LIMIT_S, LOGS_LIMIT_STOPPING_S = 60.0, 3.0
-#: how often to look who has come to the rendezvous; less often the longer it takes
-JOINED_EVERY_S, JOINED_EVERY_AT_MOST_S = 0.5, 5.0
 #: output of an ended rank that may still be in its pipe; who holds it open and goes on writing is not waited for
 READS_AT_END = 32
+#: of a forked rank that ended as another process's child: nobody here was told how
+EXIT_VANISHED = 70
 _STAYS = (
     "rank %d printed a traceback %.0f s ago and its process %d has not ended: if it is not at work, a thread that is no "
     "daemon or a process that it started keeps it, and the others wait for it"
@@ -45,15 +45,15 @@ class RankGroup:
         token: names this run in the environment of everything that ranks start.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, line: HeadLine, home: str, token: str) -> None:
+    def __init__(self, poller: Poller, line: HeadLine, home: str, token: str) -> None:
         self._importer: Optional[ImportProcess] = None
         self._beside: Optional[Beside] = None
-        self._selector = selector
+        self._poller = poller
         self._line = line
         self._home = home
         self._token = token
         self._ranks: Dict[int, RankProcess] = {}
-        self._output = RankOutput(selector, line, stream_all=False)
+        self._output = RankOutput(poller, line, stream_all=False)
         self._order: Dict[str, Any] = {}
         self._variables: Dict[str, str] = {}
         self._port: Optional[network.MasterPort] = None
@@ -64,9 +64,7 @@ class RankGroup:
         self._stuck_at: Optional[float] = None
         self._left: List[int] = []
         self._logs_until: Optional[float] = None
-        self._joined: Set[int] = set()
-        self._look_at = 0.0
-        self._look_every_s = JOINED_EVERY_S
+        self._joined = JoinedRanks()
 
     @property
     def is_empty(self) -> bool:
@@ -83,7 +81,7 @@ class RankGroup:
     def adopt(self, importer: ImportProcess) -> None:
         """Fork the ranks of coming orders from this process, once it has imported all."""
         self._importer = importer
-        self._selector.register(importer.socket, selectors.EVENT_READ, self._hear_importer)
+        self._poller.register(importer.socket, EVENT_READ, self._hear_importer)
 
     def accept(self, beside: Beside) -> None:
         """Have this process end with the ranks that there are now; at once where there are none any more."""
@@ -94,7 +92,7 @@ class RankGroup:
     def _hear_importer(self) -> None:
         importer = self._importer
         if importer is not None and not importer.hear():
-            self._selector.unregister(importer.socket)
+            self._poller.unregister(importer.socket)
         if self._awaits_import:
             self._awaits_import = False
             self._start_now()
@@ -110,8 +108,8 @@ class RankGroup:
         """
         self._order, self._variables, self._port = dict(order, token=self._token), variables, port
         self._stopping, self._kill_at, self._stuck_at, self._left = "", None, None, []
-        self._joined, self._look_every_s = set(), JOINED_EVERY_S
-        self._output = RankOutput(self._selector, self._line, bool(order.get("stream_all")))
+        self._joined = JoinedRanks()
+        self._output = RankOutput(self._poller, self._line, bool(order.get("stream_all")))
         if order.get("start") == "fork" and self._importer is not None and not self._importer.is_ready:
             self._awaits_import = True
         else:
@@ -171,7 +169,7 @@ class RankGroup:
     def _register(self, rank: RankProcess) -> None:
         self._output.register(rank)
         if rank.channel is not None:
-            self._selector.register(rank.channel, selectors.EVENT_READ, lambda: self._read_channel(rank))
+            self._poller.register(rank.channel, EVENT_READ, lambda: self._read_channel(rank))
 
     def tell(self, message: Dict[str, Any]) -> None:
         """Send one message to every rank that has a channel."""
@@ -210,7 +208,10 @@ class RankGroup:
                 self._end_rank(rank, exit_status(status))
             if only_ranks or not pid:
                 left.pop()
-        if self._ranks and not by_pid:
+        for rank in by_pid.values():
+            if not rank.is_ours():
+                self._end_rank(rank, EXIT_VANISHED)
+        if self._ranks and all(rank.status is not None for rank in self._ranks.values()):
             self._end_all()
 
     def _end_rank(self, rank: RankProcess, status: int) -> None:
@@ -261,8 +262,8 @@ class RankGroup:
 
     def _close_channel(self, rank: RankProcess) -> None:
         if rank.channel is not None:
-            if rank.channel in self._selector.get_map():
-                self._selector.unregister(rank.channel)
+            if self._poller.is_registered(rank.channel):
+                self._poller.unregister(rank.channel)
             rank.channel.close()
             rank.channel = None
 
@@ -298,10 +299,10 @@ class RankGroup:
         if self._stuck_at is not None and now >= self._stuck_at:
             self._left = [rank.pid for rank in self._ranks.values() if rank.status is None]
             self._end_all()
-        if not self._stopping and len(self._joined) < len(self._ranks) and now >= self._look_at:
-            self._tell_joined()
-            self._look_at = now + self._look_every_s
-            self._look_every_s = min(self._look_every_s * 1.1, JOINED_EVERY_AT_MOST_S)
+        living = {rank.rank: rank.pid for rank in self._ranks.values() if rank.status is None}
+        fresh = self._joined.look(living, self._order, now) if living and not self._stopping else set()
+        if fresh:
+            self._line.send({"kind": "joined", "ranks": sorted(fresh)})
         for rank in [rank for rank in self._ranks.values() if rank.stays_after_error(now)]:
             self._tell_event(rank.rank, "warning", _STAYS % (rank.rank, now - rank.heard, rank.pid))
         self._output.resume(self._ranks.values())
@@ -310,16 +311,6 @@ class RankGroup:
     def _tell_event(self, rank: int, kind: str, text: str) -> None:
         event = {"kind": kind, "data": {"message": text}}
         self._line.send({"kind": "event", "rank": rank, "event": event, "time": time.time()})
-
-    def _tell_joined(self) -> None:
-        living = [
-            rank for rank in self._ranks.values() if rank.status is None and rank.rank not in self._joined
-        ]
-        pids = {rank.rank: rank.pid for rank in living}
-        fresh = joined_ranks(pids, int(self._order["variables"]["MASTER_PORT"]))
-        if fresh:
-            self._joined |= fresh
-            self._line.send({"kind": "joined", "ranks": sorted(fresh)})
 
     def kill_all(self) -> None:
         """KILL every rank and everything that descends from this agent, at once."""

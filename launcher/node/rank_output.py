@@ -7,11 +7,11 @@ behind, ranks are not read for a while, and wait themselves.
 from __future__ import annotations
 
 import os
-import selectors
 from typing import Dict, Iterable
 
 from .head_line import HeadLine
 from .output import LogWriter
+from .poller import EVENT_READ, Poller
 from .ranks import RankProcess
 
 
@@ -22,8 +22,8 @@ class RankOutput:
         stream_all: the head keeps the logs too, so it gets every byte; else what is too much for its line is left out.
     """
 
-    def __init__(self, selector: selectors.BaseSelector, line: HeadLine, stream_all: bool) -> None:
-        self._selector = selector
+    def __init__(self, poller: Poller, line: HeadLine, stream_all: bool) -> None:
+        self._poller = poller
         self._line = line
         self._stream_all = stream_all
         self._logs = LogWriter()
@@ -31,11 +31,11 @@ class RankOutput:
 
     def register(self, rank: RankProcess) -> None:
         """Read this rank from now on."""
-        self._selector.register(rank.pipe, selectors.EVENT_READ, lambda: self.read(rank))
+        self._poller.register(rank.pipe, EVENT_READ, lambda: self.read(rank))
 
     def _unregister(self, pipe: int) -> None:
-        if pipe >= 0 and pipe in self._selector.get_map():
-            self._selector.unregister(pipe)
+        if pipe >= 0 and self._poller.is_registered(pipe):
+            self._poller.unregister(pipe)
 
     @property
     def _is_full(self) -> bool:
@@ -72,7 +72,7 @@ class RankOutput:
         if self._is_full:
             return
         for rank in ranks:
-            if rank.pipe >= 0 and rank.pipe not in self._selector.get_map():
+            if rank.pipe >= 0 and not self._poller.is_registered(rank.pipe):
                 self.register(rank)
 
     def close(self, rank: RankProcess) -> None:

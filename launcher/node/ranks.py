@@ -109,6 +109,14 @@ class RankProcess:
             finally:
                 self.channel.setblocking(False)
 
+    def is_ours(self) -> bool:
+        """Whether it is a child of this process, running or ended, so that its end will be told here."""
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        return True
+
     def signal(self, number: int) -> bool:
         """Signal the rank's own process only; True when it was there."""
         return self.status is None and process_tree.send_signal(self.process_id, number)

@@ -7,17 +7,21 @@ The bootstrap's one line comes before the first frame, so whatever a login shell
 
 from __future__ import annotations
 
-import json
 import struct
-from typing import Any, Callable, Dict, List, Tuple, Union
+
+from . import plain_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
+    from typing import Any, Callable, Dict, List, Tuple, Union
+
+    #: what ``FrameReader.feed`` yields: a JSON object, (rank, bytes) for output, or bytes of a file
+    Frame = Union[Dict[str, Any], Tuple[int, bytes], bytes]
 
 JSON_KIND = b"J"
 OUTPUT_KIND = b"O"
 DATA_KIND = b"D"
 MAX_FRAME = 64 * 1024 * 1024
-
-#: what ``FrameReader.feed`` yields: a JSON object, (rank, bytes) for output, or bytes of a file
-Frame = Union[Dict[str, Any], Tuple[int, bytes], bytes]
 
 #: bytes of a file in one frame, and how many may be under way before the receiver has said that they are written
 PIECE_BYTES = 256 * 1024
@@ -33,7 +37,7 @@ class WireError(Exception):
 
 def pack_message(message: dict[str, Any]) -> bytes:
     """One JSON object as a frame. Lone surrogates, as in odd argv, survive."""
-    payload = json.dumps(message, separators=(",", ":")).encode("ascii")
+    payload = plain_json.dumps(message).encode("ascii")
     return _HEAD.pack(len(payload), JSON_KIND) + payload
 
 
@@ -76,7 +80,7 @@ class FrameReader:
 
 def _read_json(payload: bytes) -> Dict[str, Any]:
     try:
-        message = json.loads(payload.decode("ascii"))
+        message = plain_json.loads(payload.decode("ascii"))
     except ValueError:
         message = None
     if not isinstance(message, dict):

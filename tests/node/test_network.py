@@ -10,24 +10,24 @@ import time
 
 import pytest
 
-from launcher.node import network
+from launcher.node import interfaces, network
 
 NONCE = "n" * 32
 
 
 def test_interfaces_are_those_of_the_system_and_loopback_comes_last() -> None:
-    found = network.interfaces()
+    found = interfaces.interfaces()
     lines = subprocess.run(
         ["ip", "-o", "addr"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     fields = [line.split() for line in lines if "fe80:" not in line and "tentative" not in line]
     known = {(words[1], words[3].partition("/")[0]) for words in fields}
     assert {(entry["name"], entry["address"]) for entry in found} == known
-    loopback = [network._is_loopback(entry["address"]) for entry in found]
+    loopback = [interfaces._is_loopback(entry["address"]) for entry in found]
     assert loopback == sorted(loopback)
     assert ("lo", "127.0.0.1") in known
-    assert network.interface_of("127.0.0.1") == "lo"
-    assert network.interface_of("203.0.113.9") is None
+    assert interfaces.interface_of("127.0.0.1") == "lo"
+    assert interfaces.interface_of("203.0.113.9") is None
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_address_by_which_the_head_came_in(
     monkeypatch: pytest.MonkeyPatch, value: str, address: str | None
 ) -> None:
     monkeypatch.setenv("SSH_CONNECTION", value)
-    assert network.session_address() == address
+    assert interfaces.session_address() == address
 
 
 def test_the_port_answers_the_nonce_and_is_free_afterwards() -> None:
