@@ -141,13 +141,11 @@ def _before(job: Job) -> Iterator[str]:
 def _signals(job: Job) -> Iterator[str]:
     if job.save_before_s:
         yield f"# Slurm sends USR1 to this shell {job.save_before_s} s before the time limit, or up to a minute earlier."
-        yield "# bash runs traps between commands and in wait, never while a child is in the foreground."
-        yield "asked="
+    yield "# bash runs traps between commands and in wait, never while a child is in the foreground."
+    yield "asked="
+    if job.save_before_s:
         yield "trap 'asked=USR1; kill -USR1 $! 2>/dev/null' USR1"
-        yield "trap 'asked=TERM; kill -TERM $! 2>/dev/null' TERM"
-    else:
-        yield "# bash runs traps between commands and in wait, never while a child is in the foreground"
-        yield "trap 'kill -TERM $! 2>/dev/null' TERM"
+    yield "trap 'asked=TERM; kill -TERM $! 2>/dev/null' TERM"
     if job.restarts:
         yield ""
         yield from _progress(job)
@@ -182,9 +180,10 @@ def _launch(job: Job) -> Iterator[str]:
             lines[-1] += f" {word}"
     yield " \\\n".join(lines) + " &"
     yield "launch=$!"
-    if job.save_before_s:
-        yield '[ -z "$asked" ] || kill "-$asked" "$launch" 2>/dev/null  # came before it was started'
-    yield 'while kill -0 "$launch" 2>/dev/null; do wait "$launch"; done  # a trap ends wait early'
+    yield "# asked more than once: the first time may be before dcu-launch listens"
+    yield 'while kill -0 "$launch" 2>/dev/null; do'
+    yield '    if [ -z "$asked" ]; then wait "$launch"; else kill "-$asked" "$launch" 2>/dev/null; sleep 0.3; fi'
+    yield "done"
     yield 'wait "$launch"'
     yield "code=$?"
 
@@ -196,6 +195,8 @@ def _quote_word(job: Job, word: str) -> str:
 
 
 def _conclusion(job: Job) -> Iterator[str]:
+    yield """kind=$(sed -n 's/^  "kind": "\\([a-z_]*\\)".*/\\1/p' "$run/summary.json" 2>/dev/null)"""
+    yield """[ "$kind" != 'done' ] || code=0  # a signal may have come after the end"""
     if not job.restarts:
         yield 'exit "$code"'
         return
@@ -203,8 +204,7 @@ def _conclusion(job: Job) -> Iterator[str]:
     yield _RESTART.replace("NUMBER", number).replace("RESTARTS", str(job.restarts)).rstrip("\n")
 
 
-_RESTART = r"""kind=$(sed -n 's/^  "kind": "\([a-z_]*\)".*/\1/p' "$run/summary.json" 2>/dev/null)
-if [ "$asked" != USR1 ] || [ "${kind:-interrupted}" != interrupted ]; then
+_RESTART = r"""if [ "$asked" != USR1 ] || [ "${kind:-interrupted}" != interrupted ]; then
     exit "$code"
 fi
 

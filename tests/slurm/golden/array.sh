@@ -39,12 +39,15 @@ rm -f "$run/summary.json"
 /opt/dcu/bin/dcu-launch --run-dir "$run" --save-grace 270 --env-file "$files/named.env" \
     --bind numa configs/lora.yaml train.seed="$task" 'data.path=part '"$task".json &
 launch=$!
-[ -z "$asked" ] || kill "-$asked" "$launch" 2>/dev/null  # came before it was started
-while kill -0 "$launch" 2>/dev/null; do wait "$launch"; done  # a trap ends wait early
+# asked more than once: the first time may be before dcu-launch listens
+while kill -0 "$launch" 2>/dev/null; do
+    if [ -z "$asked" ]; then wait "$launch"; else kill "-$asked" "$launch" 2>/dev/null; sleep 0.3; fi
+done
 wait "$launch"
 code=$?
 
 kind=$(sed -n 's/^  "kind": "\([a-z_]*\)".*/\1/p' "$run/summary.json" 2>/dev/null)
+[ "$kind" != 'done' ] || code=0  # a signal may have come after the end
 if [ "$asked" != USR1 ] || [ "${kind:-interrupted}" != interrupted ]; then
     exit "$code"
 fi

@@ -14,15 +14,21 @@
 
 run=/home/alice/work/runs/20260301-101500-lora
 
-# bash runs traps between commands and in wait, never while a child is in the foreground
-trap 'kill -TERM $! 2>/dev/null' TERM
+# bash runs traps between commands and in wait, never while a child is in the foreground.
+asked=
+trap 'asked=TERM; kill -TERM $! 2>/dev/null' TERM
 
 rm -f "$run/summary.json"
 /opt/dcu/bin/dcu-launch --run-dir "$run" \
     configs/lora.yaml model.path=/models/Qwen2.5-7B data.path=train.json &
 launch=$!
-while kill -0 "$launch" 2>/dev/null; do wait "$launch"; done  # a trap ends wait early
+# asked more than once: the first time may be before dcu-launch listens
+while kill -0 "$launch" 2>/dev/null; do
+    if [ -z "$asked" ]; then wait "$launch"; else kill "-$asked" "$launch" 2>/dev/null; sleep 0.3; fi
+done
 wait "$launch"
 code=$?
 
+kind=$(sed -n 's/^  "kind": "\([a-z_]*\)".*/\1/p' "$run/summary.json" 2>/dev/null)
+[ "$kind" != 'done' ] || code=0  # a signal may have come after the end
 exit "$code"
