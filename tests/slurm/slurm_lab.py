@@ -120,12 +120,12 @@ class SlurmLab:
             self.run(["sbatch", "--parsable", *words, str(script)], cwd=cwd or script.parent).split(";")[0]
         )
 
-    def job(self, number: int) -> dict[str, str]:
+    def job(self, number: int | str) -> dict[str, str]:
         """What ``scontrol show job`` says: its ``KEY=value`` words."""
         text = self.run(["scontrol", "show", "job", "-d", str(number)])
         return dict(re.findall(r"(\w+(?::\w+)?)=(\S*)", text))
 
-    def wait_state(self, number: int, *states: str, within_s: float = 60.0) -> str:
+    def wait_state(self, number: int | str, *states: str, within_s: float = 60.0) -> str:
         """Wait for one of these states; the one that came."""
         seen = ""
 
