@@ -33,8 +33,8 @@ SLURM_OPTIONS: list[click.Parameter] = [
     _option("--before", "LINE", "Line of bash for the batch script before dcu-launch starts, as in 'module load "
             "python'; what ranks need: --setup.", multiple=True),
     _option("--container", "COMMAND", "Start the ranks' Python by this command, as in 'apptainer exec dtk.sif'."),
-    _option("--save-before-limit", "S", "Seconds before the time limit at which ranks save and end; default 300, or a "
-            "fifth of a short limit; 0: never.", type=click.IntRange(min=0)),
+    _option("--save-before-limit", "S", "Seconds (or 5m) before the time limit at which ranks save and end; default 300, "
+            "or a fifth of a short limit; 0: never."),
     _option("--restarts", "N", "After a saved end Slurm is asked for another start, until N in a row brought no new "
             "checkpoint; 0: never.", type=click.IntRange(min=0), default=3, show_default=True),
     _option("--checkpoints", "DIR", "Scripts: the folder of what they go on from."),

@@ -10,6 +10,7 @@ from launcher.base.errors import UsageError
 SAVE_BEFORE_S = 300
 #: the longest that Slurm's --signal takes
 LONGEST_S = 65535
+_SECONDS = re.compile(r"(\d{1,9})([smh]?)", re.ASCII)
 _DAYS = re.compile(r"(\d{1,5})-(\d{1,2})(?::(\d{1,2})(?::(\d{1,2}))?)?", re.ASCII)
 _CLOCK = re.compile(r"(\d{1,9})(?::(\d{1,2})(?::(\d{1,2}))?)?", re.ASCII)
 
@@ -37,22 +38,26 @@ def parse_time(text: str) -> int | None:
     return (first or 0) * 60 + (second or 0)
 
 
-def pick_save_time(asked_s: int | None, time_s: int | None) -> int:
+def pick_save_time(asked: str | None, time_s: int | None) -> int:
     """Seconds before the limit at which ranks are asked to save; 0: they are not.
 
     Args:
-        asked_s: what the user wants; None: the usual.
+        asked: what the user wants, as in ``300`` or ``5m``; None: the usual.
         time_s: the limit, where it is known.
 
     Raises:
-        UsageError: the limit is not longer than that.
+        UsageError: it is no number of seconds, or the limit is not longer than that.
     """
-    if asked_s is None:
+    if asked is None:
         return SAVE_BEFORE_S if time_s is None else max(1, min(SAVE_BEFORE_S, time_s // 5))
+    matched = _SECONDS.fullmatch(asked)
+    if matched is None:
+        raise UsageError(f"--save-before-limit {asked}: expected seconds, as in 300, 300s or 5m")
+    asked_s = int(matched[1]) * {"m": 60, "h": 3600}.get(matched[2], 1)
     if asked_s > LONGEST_S:
-        raise UsageError(f"--save-before-limit {asked_s}: Slurm takes {LONGEST_S} s at most")
+        raise UsageError(f"--save-before-limit {asked}: Slurm takes {LONGEST_S} s at most")
     if time_s is not None and asked_s >= time_s > 0:
-        raise UsageError(f"--save-before-limit {asked_s}: the whole job has {time_s} s")
+        raise UsageError(f"--save-before-limit {asked}: the whole job has {time_s} s")
     return asked_s
 
 

@@ -25,17 +25,31 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "limit", "picked"),
-    [(None, None, 300), (None, 43200, 300), (None, 120, 24), (0, 120, 0), (30, 120, 30), (600, None, 600)],
+    [
+        (None, None, 300),
+        (None, 43200, 300),
+        (None, 120, 24),
+        ("0", 120, 0),
+        ("30s", 120, 30),
+        ("600", None, 600),
+        ("5m", None, 300),
+    ],
 )
-def test_ranks_are_asked_in_time(asked: int | None, limit: int | None, picked: int) -> None:
+def test_ranks_are_asked_in_time(asked: str | None, limit: int | None, picked: int) -> None:
     assert pick_save_time(asked, limit) == picked
 
 
 def test_a_limit_that_leaves_no_time_to_train_is_refused() -> None:
     with pytest.raises(UsageError, match="the whole job has 120 s"):
-        pick_save_time(120, 120)
+        pick_save_time("120", 120)
     with pytest.raises(UsageError, match="65535 s at most"):
-        pick_save_time(70000, None)
+        pick_save_time("70000", None)
+
+
+@pytest.mark.parametrize("text", ["", "-5", "soon", "5 m", "1.5"])
+def test_what_is_no_number_of_seconds_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected seconds"):
+        pick_save_time(text, None)
 
 
 def test_some_of_that_time_is_for_the_end() -> None:
