@@ -5,7 +5,8 @@ from __future__ import annotations
 from launcher.base.config import Recipe
 
 _DEFAULT_RATES = {"lora": 2e-4, "freeze": 2e-5, "full": 1e-5}
-_USUAL_RATES = {"lora": (2e-5, 1e-3), "freeze": (1e-6, 1e-4), "full": (1e-7, 5e-5)}
+#: method -> lowest and highest learning rate of runs that usually go well
+USUAL_RATES = {"lora": (2e-5, 1e-3), "freeze": (1e-6, 1e-4), "full": (1e-7, 5e-5)}
 
 
 def pick_learning_rate(recipe: Recipe) -> float:
@@ -15,7 +16,7 @@ def pick_learning_rate(recipe: Recipe) -> float:
 
 def warn_learning_rate(recipe: Recipe) -> str:
     """A sentence when the rate is far from the method's usual range, else nothing."""
-    rate, (low, high) = pick_learning_rate(recipe), _USUAL_RATES[recipe.method]
+    rate, (low, high) = pick_learning_rate(recipe), USUAL_RATES[recipe.method]
     if low <= rate <= high or recipe.model.path == "demo":
         return ""
     side = "above" if rate > high else "below"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
@@ -59,6 +60,7 @@ def conclude(
     show_losses(folder)
     folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})
     folder.write_json("summary.json", summary)
+    write_report(folder)
     if error is not None:
         raise error
     if "path" in outcome.results:
@@ -152,6 +154,20 @@ def summarize_error(error: LauncherError) -> dict[str, Any]:
         "rank": None,
         "message": error.message,
     }
+
+
+def write_report(folder: RunFolder) -> None:
+    """The page of the run into its folder; a page that cannot be made costs no run its end."""
+    from launcher.report.language import pick_language
+    from launcher.report.page.write import write_own_page
+
+    try:
+        path = write_own_page(folder.path, pick_language(None, os.environ))
+    except Exception as error:
+        click.echo(f"dcu-launch: warning: no report.html: {type(error).__name__}: {error}", err=True)
+    else:
+        if (folder.path / "metrics.jsonl").exists():
+            click.echo(f"dcu-launch: report: {path}")
 
 
 def show_losses(folder: RunFolder) -> None:

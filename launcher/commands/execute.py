@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from launcher.base.config import ROW_SUFFIXES
 from launcher.base.errors import LauncherError, StoppedError, UsageError
-from launcher.commands.conclude import conclude, summarize_error
+from launcher.commands.conclude import conclude, summarize_error, write_report
 from launcher.commands.judge import judge, read_reports, refuse
 from launcher.commands.outside import Outside, detach, enlist, listening, watch_start
 from launcher.commands.request import Request
@@ -32,13 +32,17 @@ from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder, claim_folder
 from launcher.launch.signals import signals_to
-from launcher.launch.supervise import Supervisor
+from launcher.launch.supervise import Supervisor, View
 from launcher.preflight.finding import Finding
 from launcher.preflight.report import NodeReport
 from launcher.remote.fanout import open_sessions
 from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox
 from launcher.report.lasting import outlast_readers
+
+if TYPE_CHECKING:
+    from launcher.report.diagnosis.verdict import Verdict
+    from launcher.report.terminal import TerminalView
 
 MAX_ATTEMPTS = 4  # three more, where somebody took the port
 WAITING_EVERY_S = 5.0
@@ -111,6 +115,7 @@ def _run_folder(request: Request) -> Iterator[RunFolder]:
             summary = summarize_error(error)
             folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})
             folder.write_json("summary.json", summary)
+            write_report(folder)
         raise
     finally:
         folder.close()
@@ -299,7 +304,7 @@ def _attempt(
         plan=plan,
         spec=request.spec,
         folder=folder,
-        view=view,
+        view=_judging(view, request, plan, folder),
         sees_run_dir=[report.sees_run_dir is not False for report in reports],
         start_limit_s=request.options["start_timeout"],
         save_limit_s=request.options["save_grace"],
@@ -318,6 +323,19 @@ def _attempt(
     finally:
         nodes.set_tick(lambda: None)
         view.close()
+
+
+def _judging(view: TerminalView, request: Request, plan: LaunchPlan, folder: RunFolder) -> View:
+    """The view of a recipe's run also says what stands out on its curve; a script's has none that we know."""
+    if request.spec.recipe is None:
+        return view
+    from launcher.report.diagnosis.live import JudgingView
+
+    def tell(verdict: Verdict, line: str) -> None:
+        view.status(f"warning: {line}")
+        folder.add_event("warning", data={"message": line, "verdict": verdict.code})
+
+    return JudgingView(view, request.spec.recipe["config"], plan.to_dict(), tell)
 
 
 def _shown_ranks(request: Request, world_size: int) -> frozenset[int] | None:

@@ -20,6 +20,8 @@ Verbs (first word; without one: run):
   attach       watch a run as on its own terminal
   stop, save   end a run, or have it write a checkpoint now
   generate     answer questions with what a run learnt
+  report       a page of a run, or of several compared
+  diagnose     why the loss does not fall, and what to try
 
 \b
 Exit codes: 0 done, 1 a rank failed (or its own code, 128+N for a signal),

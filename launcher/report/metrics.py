@@ -34,11 +34,20 @@ def take_series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[in
     found: dict[int, float] = {}
     for row in metrics:
         step, value = row.get("step"), row.get(key, _ABSENT)
-        if not isinstance(step, int) or value is _ABSENT:
+        if not isinstance(step, int) or isinstance(step, bool) or value is _ABSENT:
             continue
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        found[step] = float(value) if is_number else math.nan
+        found[step] = to_float(value)
     return sorted(found.items())
+
+
+def to_float(value: object) -> float:
+    """A finite number as float; NaN for whatever else stands in a file."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value) if math.isfinite(value) else math.nan
+    except OverflowError:  # a whole number of 400 digits
+        return math.nan
 
 
 _ABSENT = object()

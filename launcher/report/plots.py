@@ -11,6 +11,8 @@ from typing import Any
 from launcher.report.metrics import take_series
 
 _RAW, _SMOOTH, _EVALUATED, _GREY = "#9dbfe3", "#1f5fa8", "#d9541e", "#666666"
+#: one colour a run, as on the page
+_COLORS = ("#2467c9", "#d9541e", "#188a56", "#8450c4", "#b98900", "#c0397e", "#0f8b9d", "#6a7380")
 
 
 def write_loss_png(metrics: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> bool:
@@ -36,6 +38,47 @@ def write_loss_png(metrics: Sequence[Mapping[str, Any]], path: str | Path, title
     lower.set_xlabel("step", color=_GREY)
     _save(figure, Path(path))
     return True
+
+
+def write_compared_png(runs: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], path: str | Path) -> bool:
+    """Draw the smoothed losses and eval losses of several runs over steps; False, and no file, as above.
+
+    Args:
+        runs: (label, rows of metrics) of each.
+    """
+    curves = [(label, take_series(rows, "loss"), take_series(rows, "eval_loss")) for label, rows in runs]
+    if not any(math.isfinite(loss) for _, losses, _ in curves for _, loss in losses):
+        return False
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (label, losses, evaluated) in enumerate(curves):
+        color = _COLORS[number % len(_COLORS)]
+        style = "-" if number < len(_COLORS) else "--"
+        if losses:
+            steps, values = zip(*losses, strict=True)
+            weight = 1 - 1 / max(3.0, len(losses) / 20)
+            shown = smooth(values, weight) if len(losses) >= 10 else list(values)
+            axes.plot(steps, shown, style, color=color, linewidth=1.8, label=_plain(label))
+        if evaluated:
+            axes.plot(*zip(*evaluated, strict=True), "o", color=color, markersize=5)
+    axes.set_title("loss (lines: training, smoothed; dots: validation)", loc="left", fontsize=11)
+    axes.set_xlabel("step", color=_GREY)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25)
+    _tidy(axes)
+    _save(figure, Path(path))
+    return True
+
+
+def _plain(label: str) -> str:
+    # an underscore in front hides a line from the legend, and dollars begin a formula
+    return label.lstrip("_").replace("$", r"\$")
 
 
 def smooth(values: Sequence[float], weight: float) -> list[float]:

@@ -62,7 +62,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         engine, tuned, num_steps,
         MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
         _facts(order),
-        Movement(named_trainable(tuned.causal), has_experts(tuned.causal)) if world.is_main else None,
+        _watch_movement(recipe, tuned) if world.is_main else None,
         _figures(recipe, data, tuned) if progress.step == 0 else {},
     )  # fmt: skip
     if not run_loop(setup, progress):
@@ -112,6 +112,13 @@ def _count_steps(recipe: Recipe, data: RunData) -> int:
 
 def _facts(order: Order) -> dict[str, Any]:
     return {"run": order.run, "config_hash": order.config_hash, "versions": versions()}
+
+
+def _watch_movement(recipe: Recipe, tuned: Tuned) -> Movement | None:
+    # DeepSpeed keeps gradients to itself
+    return (
+        Movement(named_trainable(tuned.causal), has_experts(tuned.causal)) if recipe.engine == "ddp" else None
+    )
 
 
 def _figures(recipe: Recipe, data: RunData, tuned: Tuned) -> dict[str, Any]:

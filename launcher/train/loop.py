@@ -164,7 +164,7 @@ def _describe_step(
         "data_wait_s": max(values[4] for values in seen),
         "slowest_rank": max(range(len(seen)), key=lambda rank: seen[rank][3]),
         "slowest_step_s": max(values[3] for values in seen),
-        "median_step_s": statistics.median(values[3] for values in seen), "time": time.time(),
+        "median_step_s": statistics.median_low(values[3] for values in seen), "time": time.time(),
     }  # fmt: skip
     if setup.device.type == "cuda":
         row["memory_gib"] = torch.cuda.max_memory_allocated(setup.device) / 2**30

@@ -10,14 +10,12 @@ from typing import Any
 
 #: the optimizer step that is looked at: under LoRA the first matrices get their gradient only in the second
 LOOK_AT_STEP = 3
-#: numbers of each parameter that are compared
-SAMPLE = 64
 #: names told at most
 MAX_NAMES = 12
 
 
 class Movement:
-    """Compares parameters of a model between the start and the third step of this process.
+    """Looks at gradients, and at whether the optimizer moves what has one, in the third step of this process.
 
     Args:
         trainable: what should learn, by name.
@@ -27,16 +25,20 @@ class Movement:
     def __init__(self, trainable: dict[str, Any], has_experts: bool) -> None:
         self._trainable = {name: p for name, p in trainable.items() if p.numel()}
         self._has_experts = has_experts
-        self._before = {name: _take_sample(p) for name, p in self._trainable.items()}
-        self._silent: list[str] = []
+        self._before: dict[str, tuple[int, float]] = {}
         self._steps = 0
 
     def see_gradients(self) -> None:
         """Call it with all gradients of a step there."""
-        if self._steps + 1 == LOOK_AT_STEP:
-            self._silent = [
-                name for name, p in self._trainable.items() if p.grad is None or not bool(p.grad.any())
-            ]
+        if self._steps + 1 != LOOK_AT_STEP:
+            return
+        self._before.clear()
+        for name, parameter in self._trainable.items():
+            if parameter.grad is None or not bool(parameter.grad.any()):
+                continue
+            # where the gradient is largest: rows of an embedding whose tokens do not come stay as they are
+            place = int(parameter.grad.abs().argmax())
+            self._before[name] = place, float(parameter.detach().reshape(-1)[place])
 
     def see_step(self, was_skipped: bool) -> dict[str, Any]:
         """Call it after the optimizer's step; returns what was found, once, and else nothing.
@@ -49,23 +51,17 @@ class Movement:
         self._steps += 1
         if self._steps < LOOK_AT_STEP:
             return {}
-        still = [
-            name for name, p in self._trainable.items() if bool((_take_sample(p) == self._before[name]).all())
-        ]
-        self._before.clear()
-        total, silent = len(self._trainable), self._silent
-        if self._has_experts and max(len(silent), len(still)) < total:
-            silent, still = [], []
+        silent = [name for name in self._trainable if name not in self._before]
+        still = [name for name, (place, value) in self._before.items() if self._value(name, place) == value]
+        if self._has_experts and len(silent) < len(self._trainable):
+            silent = []
         return {
-            "trainable_tensors": total,
+            "trainable_tensors": len(self._trainable),
             "without_gradient": len(silent),
             "without_gradient_names": silent[:MAX_NAMES],
             "unmoved": len(still),
             "unmoved_names": still[:MAX_NAMES],
         }
 
-
-def _take_sample(parameter: Any) -> Any:
-    flat = parameter.detach().reshape(-1)
-    # spread over the whole: rows of an embedding whose tokens never come do not move
-    return flat[:: max(1, flat.numel() // SAMPLE)][:SAMPLE].clone()
+    def _value(self, name: str, place: int) -> float:
+        return float(self._trainable[name].detach().reshape(-1)[place])

@@ -1,0 +1,1 @@
+"""Records of runs -> one HTML page that needs nothing beside itself."""
