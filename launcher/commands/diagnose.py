@@ -40,7 +40,7 @@ def diagnose(as_json: bool, lang: str | None, run: str | None) -> int:
         return 0
     state = words("unknown_state") if record.state == "unknown" else words(record.state)
     curve = f", {words('loss')} {losses[0]:.4g} -> {losses[-1]:.4g}" if losses else ""
-    click.echo(f"{record.name}: {state}, {len(losses)} {words('step')}{curve}")
+    click.echo(f"{record.name}: {state}, {words('steps')} {len(losses)}{curve}")
     if not said:
         click.echo(words("no_verdict" if len(losses) >= LEAST_STEPS else "too_short"))
     for number, (verdict, text) in enumerate(said, start=1):

@@ -50,7 +50,7 @@ def make_metrics(losses: Sequence[float | None], **changes: Any) -> list[dict[st
         if step in evals:
             row["eval_loss"] = evals[step]
         if step == 1:
-            row["facts"] = facts
+            row["facts"] = {key: value for key, value in facts.items() if key not in MOVED}
         if step == 3:
             row["facts"] = {key: facts.get(key, value) for key, value in MOVED.items()}
         rows.append(row)

@@ -23,8 +23,10 @@ from launcher.report.run_record import RunRecord, number
 SILENT_ROWS = 3
 #: a run shorter than that has no trend to speak of
 TREND_STEPS = 20
-#: a median of so many losses over the start, as a share of it, in standard deviations, and at least in nats
-RISE_SHARE, RISE_NOISE, RISE_LEAST, RISE_WINDOW = 0.15, 3.0, 0.2, 5
+#: a median of so many losses over the first one: as a share of it, in standard deviations, and at least in nats
+RISE_SHARE, RISE_NOISE, RISE_LEAST, RISE_WINDOW = 0.15, 4.0, 0.2, 5
+#: the median of the last quarter over the lowest median of a quarter
+TURN_SHARE = 0.1
 #: steps between neighbours as a share of the loss, on a curve that has not fallen by FALLEN_SHARE
 SWING_SHARE, FALLEN_SHARE = 0.25, 0.1
 #: a fall below this share of the start, or within so many standard errors, is none
@@ -63,27 +65,40 @@ def nothing_trained(record: RunRecord) -> Verdict | None:
 
 
 def rate_too_high(record: RunRecord) -> Verdict | None:
-    """The loss rises over its start, or jumps from step to step without falling."""
+    """The loss rises over its first, turns and rises from its lowest, or jumps from step to step without falling."""
     losses, rate = record.values("loss"), find_rate(record)
     if len(losses) < 2 * RISE_WINDOW or rate is None:
         return None
-    start, noise = find_start(losses), measure_noise(losses)
-    medians = [
-        statistics.median(losses[i : i + RISE_WINDOW]) for i in range(1, len(losses) - RISE_WINDOW + 1)
-    ]
-    highest = max(medians)
-    limit = start + max(RISE_SHARE * start, RISE_NOISE * noise, RISE_LEAST)
-    low, high = usual_rates(record)
-    values = written(
-        start=start, highest=highest, limit=limit, swing=100 * noise / max(1e-9, statistics.median(losses)),
-        rate=rate, lower=_lower_rate(rate, low, high), low=low, high=high,
-    )  # fmt: skip
+    noise, (low, high) = measure_noise(losses), usual_rates(record)
+    rates = written(rate=rate, lower=_lower_rate(rate, low, high), low=low, high=high)
+    first, (at, highest) = losses[0], find_highest(losses, RISE_WINDOW)
+    limit = first + max(RISE_SHARE * first, RISE_NOISE * noise, RISE_LEAST)
     if highest > limit:
-        return Verdict("RATE_TOO_HIGH", {**values, "what": "rises"}, 1 + medians.index(highest))
-    has_fallen = statistics.median(losses[-len(losses) // 3 :]) < (1 - FALLEN_SHARE) * start
-    if noise > SWING_SHARE * statistics.median(losses) and not has_fallen and len(losses) >= TREND_STEPS:
-        return Verdict("RATE_TOO_HIGH", {**values, "what": "swings"})
+        values = written(what="rises", start=first, highest=highest, limit=limit)
+        return Verdict("RATE_TOO_HIGH", {**rates, **values}, at)
+    if len(losses) < TREND_STEPS:
+        return None
+    quarter = len(losses) // 4
+    middles = [statistics.median(losses[i : i + quarter]) for i in range(len(losses) - quarter + 1)]
+    lowest, last = min(middles), middles[-1]
+    error = 1.25 * noise * math.sqrt(2 / quarter)  # of medians
+    limit = lowest + max(TURN_SHARE * lowest, RISE_NOISE * error, RISE_LEAST)
+    if last > limit:
+        values = written(what="turns", start=lowest, highest=last, limit=limit)
+        return Verdict("RATE_TOO_HIGH", {**rates, **values}, 1 + middles.index(lowest) + quarter // 2)
+    middle = statistics.median(losses)
+    has_fallen = statistics.median(losses[-len(losses) // 3 :]) < (1 - FALLEN_SHARE) * find_start(losses)
+    if noise > SWING_SHARE * middle and not has_fallen:
+        values = written(what="swings", swing=100 * noise / max(1e-9, middle))
+        return Verdict("RATE_TOO_HIGH", {**rates, **values})
     return None
+
+
+def find_highest(losses: Sequence[float], window: int) -> tuple[int, float]:
+    """(step, value) of the highest median of so many losses in a row, the first loss apart."""
+    medians = [statistics.median(losses[i : i + window]) for i in range(1, len(losses) - window + 1)]
+    highest = max(medians)
+    return 2 + medians.index(highest) + window // 2, highest
 
 
 def _lower_rate(rate: float, low: float, high: float) -> float:

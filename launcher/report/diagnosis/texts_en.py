@@ -38,12 +38,16 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     },
     "RATE_TOO_HIGH": {
         "title": "The steps are too large: the loss swings",
-        "evidence.rises": "the loss starts at {start} and rises to {highest} (median of five steps); learning rate {rate}",
+        "evidence.rises": "the loss starts at {start} and rises to {highest} (median of five steps; limit {limit}); "
+        "learning rate {rate}",
+        "evidence.turns": "the loss was down to {start} and is {highest} now (medians of a quarter of the run; limit {limit}); "
+        "learning rate {rate}",
         "evidence.swings": "the loss jumps by {swing}% of itself from step to step and does not fall; learning rate {rate}",
-        "threshold": "a median of five losses above {limit} (the start by 15%, by three times the noise between steps and by "
-        "0.2); or jumps of more than 25% on a curve that has not fallen by 10%",
-        "reason": "batches differ, so single losses rise now and then; five in a row above the start by more than three times "
-        "that noise do not come from batches. The noise is measured on this very curve",
+        "threshold": "a median of five losses above the first one by 15%, by four times the noise between steps and by 0.2; or "
+        "the last quarter of the run above its lowest quarter by 10%, by four standard errors and by 0.2; or jumps of more "
+        "than 25% on a curve that has not fallen by 10%",
+        "reason": "batches differ, so single losses rise now and then; a median of five, or that of a quarter, that is "
+        "higher by four times what this noise can make is no matter of batches. The noise is measured on this very curve",
         "cure": "train.learning_rate={lower} (usual for the method: {low} to {high}); a larger train.global_batch_size or "
         "train.warmup_ratio also helps",
     },

@@ -35,11 +35,12 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     },
     "RATE_TOO_HIGH": {
         "title": "步子太大:损失来回摆动",
-        "evidence.rises": "损失从 {start} 升到 {highest}(五步中位数);学习率 {rate}",
+        "evidence.rises": "损失从 {start} 升到 {highest}(五步中位数,界限 {limit});学习率 {rate}",
+        "evidence.turns": "损失曾降到 {start},现在是 {highest}(四分之一运行的中位数,界限 {limit});学习率 {rate}",
         "evidence.swings": "损失每步跳动 {swing}%,而且没有下降;学习率 {rate}",
-        "threshold": "五步损失的中位数高于 {limit}(比起点高 15%,高出步间噪声的三倍,且至少 0.2);"
-        "或每步跳动超过 25% 而曲线没有下降 10%",
-        "reason": "各批数据不同,单步损失偶尔升高很正常;连续五步高出起点三倍噪声以上,就不是批次造成的。"
+        "threshold": "五步损失的中位数比第一步高 15%、高出步间噪声的四倍且至少 0.2;"
+        "或最后四分之一比最低的四分之一高 10%、超过四倍标准误差且至少 0.2;或每步跳动超过 25% 而曲线没有下降 10%",
+        "reason": "各批数据不同,单步损失偶尔升高很正常;五步或四分之一运行的中位数高出噪声所能造成的四倍,就不是批次造成的。"
         "噪声由这条曲线本身测得",
         "cure": "train.learning_rate={lower}(该方法常用范围 {low} 到 {high});加大 train.global_batch_size 或 "
         "train.warmup_ratio 也有帮助",
