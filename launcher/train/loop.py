@@ -145,7 +145,8 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
     found = setup.movement.see_step(was_skipped) if setup.movement is not None else {}
     progress.step, progress.tokens = step, progress.tokens + tokens.count_tokens(rows)
     progress.stop = progress.stop or any(values[1] for values in seen)
-    progress.save = any(values[2] for values in seen)
+    # rank 0's word alone: it may reach the others a step later, and would count twice
+    progress.save = bool(seen[0][2])
     row = _describe_step(setup, progress, rows, seen, {"lr": rate, "grad_norm": norm, "step_s": started})
     return {**row, "facts": found} if found else row
 

@@ -3,9 +3,11 @@
 import json
 import math
 import shutil
+import subprocess
 
 import pytest
 
+from tests.train.tiny import wait_until
 from tests.whole_path.conftest import ROOT, read_jsonl, write_hosts
 from tests.whole_path.node_stack import make_node_python
 
@@ -86,3 +88,43 @@ def test_a_node_with_exactly_the_named_packages_trains(lab, lab_path, tiny_model
     assert len(losses_of(lab_path / "run")) == 2
     plan = json.loads((lab_path / "run" / "plan.json").read_text())
     assert plan["nodes"][0]["argv"][0] == str(python)
+
+
+def test_save_and_stop_files_work_where_nodes_do_not_share_the_run_folder(
+    lab, lab_path, tiny_model, rows_file
+):
+    names = lab.up(2)
+    run_dir = "/tmp/runs/wishes"
+    said = lab_path / "said"
+
+    with said.open("w") as out:
+        process = lab.launch_popen(
+            ["--hosts", write_hosts(lab_path, [names[1], names[0]], 1), "--run-dir", run_dir, RECIPE,
+             f"model.path={tiny_model}", f"data.path={rows_file}", "train.max_steps=100000",
+             "checkpoint.keep=9", *EXACT],
+            cwd=lab_path, stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def events():
+        return lab.run(1, ["cat", f"{run_dir}/events.jsonl"], check=True).stdout
+
+    wait_until(lambda: "/100000" in said.read_text())
+    lab.run(1, ["touch", f"{run_dir}/SAVE"], check=True)
+    wait_until(lambda: '"checkpoint"' in events())
+    lab.run(1, ["touch", f"{run_dir}/STOP"], check=True)
+    assert process.wait(timeout=60) == 143, said.read_text()
+    assert "the file STOP: asking 2 ranks to end" in said.read_text()
+    summary = json.loads(lab.run(1, ["cat", f"{run_dir}/summary.json"], check=True).stdout)
+    assert (summary["exit"], summary["kind"]) == (143, "stopped")
+    assert "stopped by the file STOP" in summary["message"]
+    steps = summary["checkpoints"]["names"]
+    assert summary["checkpoints"]["host"] == names[1]
+    assert len(steps) == 2
+    assert all(name in events() for name in steps)
+    for name in steps:
+        kept = json.loads(
+            lab.run(2, ["cat", f"{run_dir}/checkpoints/{name}/manifest.json"], check=True).stdout
+        )
+        assert kept["world_size"] == 2
+    for host in (1, 2):
+        lab.wait_gone(host, within_s=6)
