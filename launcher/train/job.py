@@ -12,7 +12,7 @@ from launcher.train import checkpoint
 from launcher.train.channel import Channel
 from launcher.train.data import RunData, load_data, make_limits
 from launcher.train.engine import Engine, make_accelerator, make_optimizer, prepare
-from launcher.train.loop import Progress, Setup, has_experts, run_loop
+from launcher.train.loop import Progress, Setup, config_has_experts, has_experts, run_loop
 from launcher.train.loss import Objective, can_use_places
 from launcher.train.methods import Tuned, apply_method, check_method
 from launcher.train.metrics import MetricsFile
@@ -21,19 +21,22 @@ from launcher.train.movement import Movement
 from launcher.train.optimizer_state import named_trainable, restore
 from launcher.train.order import Order, versions
 from launcher.train.pack import rows_of_step, steps_per_epoch
-from launcher.train.precision import choose_attention, choose_precision, load_dtype, torch_dtype
-from launcher.train.result import write_result
+from launcher.train.precision import Choice, choose_attention, choose_precision, load_dtype, torch_dtype
+from launcher.train.result import gather_result, write_result
 from launcher.train.row_facts import measure_order
 from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
+from launcher.train.zero import check_deepspeed, restore_zero
 
 
 def run_job(order: Order, world: World, device: Any, channel: Channel, stop: StopFlag) -> bool:
     """Train and write the result; False when the run was asked to end before its last step."""
+    import torch
+
     recipe = order.recipe
     _check_same(order.config_hash, device)
-    data, config, precision = agree(lambda: _read_rows(recipe, device), device)
+    data, config, precision, zero_config = agree(lambda: _read_rows(recipe, world, device), device)
     warning = check_tokenizer(recipe.model.path, data.template.tokenizer)
     tuned, stored_dtype, notes = agree(lambda: _read_model(recipe, config, device, precision.value), device)
     if world.is_main:
@@ -41,18 +44,20 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
             channel.note(message)
         if warning:
             channel.warn(warning)
-    accelerator = make_accelerator(world, device, precision.value, has_experts(tuned.causal))
+    has_parts = has_experts(tuned.causal)
+    accelerator = make_accelerator(world, device, precision.value, has_parts, zero_config)
     causal = tuned.causal.to(device)
-    with accelerator.autocast():  # parts that learn are float32 beside a base in half precision
+    # parts that learn are float32 beside a base in half precision; under DeepSpeed Accelerate has no autocast
+    num_steps, dtype = _count_steps(recipe, data), torch_dtype(precision.value)
+    with torch.autocast(device.type, dtype, enabled=precision.value != "fp32"):
         by_places = recipe.train.logits == "labels" and can_use_places(causal, device)
         notes = [note for note in (settle_attention(causal, device),) if note]
-        num_steps, dtype = _count_steps(recipe, data), torch_dtype(precision.value)
         notes += agree(lambda: speed_up(recipe, causal, device, dtype, num_steps), device)
     for message in notes if world.is_main else ():
         channel.note(message)
     objective = Objective(causal, by_places, dtype)
     optimizer = make_optimizer(recipe, tuned.causal, device)
-    engine = prepare(accelerator, world, objective, optimizer)
+    engine = prepare(accelerator, world, objective, optimizer, zero_config is not None)
     progress = agree(lambda: _resume(order, world, device, engine, tuned, data, channel), device)
     limits = make_limits(recipe, device.type != "cpu", data.train, data.eval)
     longest = max((*data.train.lengths, *data.eval.lengths))
@@ -62,13 +67,15 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         engine, tuned, num_steps,
         MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
         _facts(order),
-        _watch_movement(recipe, tuned) if world.is_main else None,
+        # under ZeRO a rank has pieces of weights, and no gradient is left to look at
+        _watch_movement(recipe, tuned) if world.is_main and not engine.is_zero else None,
         _figures(recipe, data, tuned) if progress.step == 0 else {},
     )  # fmt: skip
     if not run_loop(setup, progress):
         return False
+    weights = gather_result(setup)
     if world.is_main:
-        path = write_result(setup, stored_dtype)
+        path = write_result(setup, stored_dtype, weights)
         channel.send("result", {"path": str(path), "method": recipe.method, "base": recipe.model.path})
     gather_floats([1.0], device)  # nobody leaves while rank 0 writes
     return True
@@ -81,14 +88,18 @@ def _check_same(text: str, device: Any) -> None:
         raise UsageError(f"ranks {different} have another recipe than rank 0")
 
 
-def _read_rows(recipe: Recipe, device: Any) -> tuple[RunData, Any, Any]:
-    if recipe.engine != "ddp":
-        raise ConfigError("engine: deepspeed is not in this version", "engine=ddp")
+def _read_rows(
+    recipe: Recipe, world: World, device: Any
+) -> tuple[RunData, Any, Choice, dict[str, Any] | None]:
     precision = choose_precision(recipe.train.precision, device)
     tokenizer = load_tokenizer(recipe.model.path, recipe.model.trust_remote_code)
     config = load_model_config(recipe, tokenizer)
     check_method(recipe, config)
-    return load_data(recipe, tokenizer), config, precision
+    uses_zero = recipe.engine == "deepspeed"
+    zero_config = (
+        check_deepspeed(recipe, world, precision.value, config_has_experts(config)) if uses_zero else None
+    )
+    return load_data(recipe, tokenizer), config, precision, zero_config
 
 
 def _read_model(recipe: Recipe, config: Any, device: Any, precision: str) -> tuple[Tuned, Any, list[str]]:
@@ -163,7 +174,11 @@ def _resume(
     if step:
         weights = checkpoint.read_tensors(folder, "trainable") if folder else None
         moments = checkpoint.read_tensors(folder, "optimizer") if folder else None
-        restore(engine.raw_optimizer, named_trainable(tuned.causal), weights, moments, int(optimizer_steps))
+        trainable = named_trainable(tuned.causal)
+        if engine.is_zero:
+            restore_zero(engine.model, trainable, weights, moments, int(optimizer_steps))
+        else:
+            restore(engine.raw_optimizer, trainable, weights, moments, int(optimizer_steps))
         if scaler is not None and scale_value:
             scaler.load_state_dict(
                 {**scaler.state_dict(), "scale": scale_value, "_growth_tracker": int(growth)}
@@ -192,7 +207,12 @@ def _check_fits(
     folder: Path, state: dict[str, Any], recipe: Recipe, tuned: Tuned, data: RunData, channel: Channel
 ) -> None:
     saved, here = checkpoint.read_tensors(folder, "trainable"), named_trainable(tuned.causal)
-    shapes = {name: tuple(t.shape) for name, t in saved.items()}, {n: tuple(p.shape) for n, p in here.items()}
+    shapes = (
+        {name: tuple(t.shape) for name, t in saved.items()},
+        {
+            name: tuple(getattr(p, "ds_shape", p.shape)) for name, p in here.items()
+        },  # ZeRO-3 leaves empty shells
+    )
     if shapes[0] != shapes[1]:
         raise ConfigError(
             f"checkpoint.resume: {folder} holds other parameters (method {state.get('method')}, {len(saved)} tensors) "

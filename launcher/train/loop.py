@@ -16,7 +16,7 @@ import torch
 
 from launcher.base.config import Recipe
 from launcher.base.learning_rate import pick_learning_rate
-from launcher.train import checkpoint
+from launcher.train import checkpoint, zero
 from launcher.train.channel import Channel
 from launcher.train.data import RunData, make_batch
 from launcher.train.engine import Engine
@@ -129,9 +129,6 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
         _check_gradients(setup)
     if setup.movement is not None:
         setup.movement.see_gradients()
-    norm = float(engine.accelerator.clip_grad_norm_(
-        list(engine.model.parameters()), recipe.train.max_grad_norm or math.inf
-    ))  # fmt: skip
     orders = setup.channel.poll()
     mine = [
         loss_sum,
@@ -141,8 +138,8 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
         clock.wait_s,
     ]
     seen = gather_floats([float(value) for value in mine], setup.device)
-    was_skipped = _finish_step(setup, step, [values[0] for values in seen], norm)
-    found = setup.movement.see_step(was_skipped) if setup.movement is not None else {}
+    norm, was_taken = _finish_step(setup, step, [values[0] for values in seen])
+    found = setup.movement.see_step(not was_taken) if setup.movement is not None else {}
     progress.step, progress.tokens = step, progress.tokens + tokens.count_tokens(rows)
     progress.stop = progress.stop or any(values[1] for values in seen)
     # rank 0's word alone: it may reach the others a step later, and would count twice
@@ -182,27 +179,24 @@ def _accumulate(setup: Setup, micros: list[Any], num_labels: int, clock: StepClo
             batch = make_batch(setup.data.train, micro, setup.device, setup.limits)
         # the engine takes the mean over ranks: what is wanted is the sum, over all label tokens of the step
         scale = setup.world.size / num_labels
-        if index + 1 < len(micros):
-            with engine.accelerator.no_sync(engine.model):
-                with clock.forward():
-                    loss = engine.model(batch)
-                engine.accelerator.backward(loss * scale)
-        else:
+        with engine.begin_micro(is_last=index + 1 == len(micros)):
             with clock.forward():
                 loss = engine.model(batch)
-            engine.accelerator.backward(loss * scale)
+            engine.backward(loss * scale)
         total += loss.detach()
     return float(total)
 
 
 def _check_gradients(setup: Setup) -> None:
     """Raise RuntimeError when a part that should learn gets no gradient: the run would look normal."""
-    silent = [
-        name for name, p in named_trainable(setup.tuned.causal).items()
-        if (p.grad is None and not has_experts(setup.tuned.causal))
-        or ("lora_B" in name and p.grad is not None and not bool(p.grad.any()))
+    trainable = named_trainable(setup.tuned.causal)
+    if has_experts(setup.tuned.causal):
+        return  # one that no token chose has none
+    silent = zero.find_silent(trainable) if setup.engine.is_zero else [
+        name for name, p in trainable.items()
+        if p.grad is None or ("lora_B" in name and not bool(p.grad.any()))
     ]  # fmt: skip
-    if silent and not has_experts(setup.tuned.causal):
+    if silent:
         raise RuntimeError(
             f"{len(silent)} parameters should learn but get no gradient: {', '.join(silent[:8])}"
         )
@@ -210,28 +204,38 @@ def _check_gradients(setup: Setup) -> None:
 
 def has_experts(causal: Any) -> bool:
     """Whether the model sends tokens to some of its parts only."""
+    return config_has_experts(causal.config)
+
+
+def config_has_experts(config: Any) -> bool:
+    """Whether a model of this configuration does."""
     names = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-    return any(getattr(causal.config, name, None) for name in names)
+    return any(getattr(config, name, None) for name in names)
 
 
-def _finish_step(setup: Setup, step: int, losses: list[float], norm: float) -> bool:
-    """Let the optimizer step unless a number is not finite; then skip or stop, as the recipe says. Whether it was skipped."""
-    engine = setup.engine
+def _finish_step(setup: Setup, step: int, losses: list[float]) -> tuple[float, bool]:
+    """Let the engine step unless a number is not finite; then skip or stop, as the recipe says.
+
+    Returns the gradient's norm, and whether the step was taken.
+    """
+    engine, stops = setup.engine, setup.recipe.train.on_nonfinite == "stop"
     wrong = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-    # a loss scaler finds its scale by overflowing: it leaves such steps out by itself
-    if not wrong and (math.isfinite(norm) or engine.accelerator.scaler is not None):
-        engine.optimizer.step()
-        engine.optimizer.zero_grad()
-        return bool(getattr(engine.optimizer, "step_was_skipped", False))
-    what = f"the loss of rank {wrong[0]} is {losses[wrong[0]]}" if wrong else f"the gradient's norm is {norm}"
-    if setup.recipe.train.on_nonfinite == "stop":
+    norm = math.nan
+    if wrong:
+        what = f"the loss of rank {wrong[0]} is {losses[wrong[0]]}"
+        if not stops:
+            engine.leave_out()
+    else:
+        norm, taken = engine.step(setup.recipe.train.max_grad_norm)
+        if math.isfinite(norm) or engine.scales_loss:
+            return norm, taken
+        what = f"the gradient's norm is {norm}"
+        stops = stops or taken  # in fp32 DeepSpeed steps whatever the norm
+    if stops:
         raise NonFiniteError(f"step {step}: {what}")
-    if engine.accelerator.scaler is not None:
-        engine.optimizer.step()
-    engine.optimizer.zero_grad()
     if setup.world.is_main:
         setup.channel.warn(f"step {step} is left out: {what}")
-    return True
+    return norm, False
 
 
 def evaluate(setup: Setup, progress: Progress) -> float | None:
@@ -255,16 +259,20 @@ def evaluate(setup: Setup, progress: Progress) -> float | None:
 
 def save(setup: Setup, progress: Progress, is_best: bool) -> None:
     """Write the checkpoint of this step, by rank 0 alone; the others wait for it at the next exchange."""
+    engine, trainable = setup.engine, named_trainable(setup.tuned.causal)
+    if engine.is_zero:  # all ranks give their pieces
+        moments, optimizer_steps = zero.gather_moments(engine.model, trainable)
+        trainable = zero.gather_trainable(trainable)
+    elif setup.world.is_main:
+        moments, optimizer_steps = collect_moments(engine.raw_optimizer, trainable)
     if setup.world.is_main:
-        trainable = named_trainable(setup.tuned.causal)
-        moments, optimizer_steps = collect_moments(setup.engine.raw_optimizer, trainable)
-        scaler = setup.engine.accelerator.scaler
+        scaler = engine.accelerator.scaler
         state = {
             "step": progress.step, "tokens": progress.tokens, "optimizer_steps": optimizer_steps,
             "best_loss": progress.best_loss if math.isfinite(progress.best_loss) else None,
             "scaler": scaler.state_dict() if scaler is not None else None,
             "global_batch_size": setup.recipe.train.global_batch_size, "seed": setup.recipe.train.seed,
-            "num_rows": len(setup.data.train.rows), "method": setup.recipe.method,
+            "num_rows": len(setup.data.train.rows), "method": setup.recipe.method, "engine": setup.recipe.engine,
         }  # fmt: skip
         facts = {**setup.facts, "tokens": progress.tokens, "world_size": setup.world.size}
         folder = checkpoint.write_checkpoint(

@@ -6,18 +6,32 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launcher.train import zero
 from launcher.train.base_mark import mark_base
 from launcher.train.checkpoint import write_folder
 from launcher.train.loop import Setup
 from launcher.train.model import CARD, copy_model_config, copy_tokenizer
+from launcher.train.optimizer_state import named_trainable
 from launcher.train.template import end_ids
 
 
-def write_result(setup: Setup, dtype: Any) -> Path:
+def gather_result(setup: Setup) -> dict[str, Any] | None:
+    """Under DeepSpeed: whole tensors from all ranks' pieces, on rank 0; otherwise None, the model has them."""
+    if not setup.engine.is_zero:
+        return None
+    if setup.tuned.peft is None:
+        return zero.gather_whole(setup.tuned.causal)
+    learnt = zero.gather_trainable(named_trainable(setup.tuned.causal))
+    # peft's wrapper holds the model under this name
+    return {f"base_model.model.{name}": tensor for name, tensor in learnt.items()}
+
+
+def write_result(setup: Setup, dtype: Any, gathered: dict[str, Any] | None = None) -> Path:
     """Write the result into the run folder and return its path.
 
     Args:
         dtype: of the weights of a whole model; adapters stay float32.
+        gathered: whole tensors where the model itself holds pieces.
     """
     recipe, template = setup.recipe, setup.data.template
     is_adapter = setup.tuned.peft is not None
@@ -30,9 +44,13 @@ def write_result(setup: Setup, dtype: Any) -> Path:
     def write(folder: Path) -> None:
         if is_adapter:
             # modules_to_save are saved anyway; "auto" would look the base up on the hub
-            setup.tuned.peft.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False)
+            whole = {} if gathered is None else {"state_dict": gathered}
+            setup.tuned.peft.save_pretrained(
+                folder, safe_serialization=True, save_embedding_layers=False, **whole
+            )
         else:
-            weights = {name: tensor.to(dtype) for name, tensor in setup.tuned.causal.state_dict().items()}
+            state = setup.tuned.causal.state_dict() if gathered is None else gathered
+            weights = {name: tensor.to(dtype) for name, tensor in state.items()}
             setup.tuned.causal.save_pretrained(folder, state_dict=weights, safe_serialization=True)
             copy_model_config(recipe.model.path, folder)
         copy_tokenizer(recipe.model.path, template.tokenizer, folder)

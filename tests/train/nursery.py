@@ -1,12 +1,13 @@
 """A process that imports the training stack once and forks ranks from it, so that a test's ranks start at once.
 
-    python -m tests.train.nursery          reads one JSON job a line: argv, variables, code, folder
+    python -m tests.train.nursery [MODULE...]      reads one JSON job a line: argv, variables, code, folder
 
 A rank's output, pid and exit code go into files of the job's folder.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -63,6 +64,8 @@ def serve() -> None:
     import_stack()
     import launcher.train.job  # noqa: F401
 
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in iter(sys.stdin.readline, ""):
         start(json.loads(line))

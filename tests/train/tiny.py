@@ -173,10 +173,17 @@ class Ranks:
 
     Args:
         python: whose packages are used.
+        modules: imported before ranks are forked, as well.
+        variables: of all ranks.
     """
 
-    def __init__(self, python: str = sys.executable) -> None:
-        self.python = python
+    def __init__(
+        self,
+        python: str = sys.executable,
+        modules: tuple[str, ...] = (),
+        variables: dict[str, str] | None = None,
+    ) -> None:
+        self.python, self._modules, self._variables = python, modules, variables or {}
         self._nursery: subprocess.Popen[str] | None = None
 
     def start(
@@ -225,8 +232,9 @@ class Ranks:
     def _give(self, job: dict[str, Any]) -> None:
         if self._nursery is None:
             self._nursery = subprocess.Popen(
-                [self.python, "-m", "tests.train.nursery"], cwd=ROOT, stdin=subprocess.PIPE, text=True
-            )
+                [self.python, "-m", "tests.train.nursery", *self._modules], cwd=ROOT, stdin=subprocess.PIPE,
+                text=True, env={**os.environ, **self._variables},
+            )  # fmt: skip
         assert self._nursery.stdin is not None
         self._nursery.stdin.write(json.dumps(job) + "\n")
         self._nursery.stdin.flush()
