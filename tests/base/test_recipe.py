@@ -37,13 +37,19 @@ def problems(path: Path | None, *overrides: str) -> list[str]:
 
 def test_shipped_recipes_load_and_open_with_their_command():
     files = sorted((ROOT / "configs").rglob("*.yaml"))
-    assert [file.name for file in files] == ["freeze.yaml", "full.yaml", "lora.yaml", "smoke.yaml"]
+    assert [file.stem for file in files] == [
+        "freeze", "full", "llama-3.1-8b", "lora", "qwen2.5-7b", "smoke", "zero2", "zero3",
+    ]  # fmt: skip
     for file in files:
         first = file.read_text().splitlines()[0].split()
         assert first[:4] == ["#", "dcu-launch", "--hosts", "hostfile"]
         assert first[4] == f"configs/{file.name}"
         recipe = from_dict(load_recipe(file, first[5:]))
-        assert recipe.method == {"freeze": "freeze", "full": "full"}.get(file.stem, "lora")
+        whole = {"freeze": "freeze", "full": "full", "zero2": "full", "zero3": "full"}
+        assert recipe.method == whole.get(file.stem, "lora")
+        stage = {"zero2": 2, "zero3": 3}.get(file.stem)
+        assert recipe.engine == ("deepspeed" if stage else "ddp")
+        assert recipe.deepspeed.zero_stage == (stage or 2)
 
 
 def test_the_demo_needs_no_file():
