@@ -153,6 +153,7 @@ def node_message(order: NodeOrder, spec: RunSpec, attempt: int, stream_all: bool
         recipe = {**spec.recipe, "run_dir": spec.run_dir, "run": spec.name, "attempt": attempt}
     return {
         "kind": "order",
+        "grace": spec.grace_s,
         "argv": list(order.argv),
         "ranks": [dataclasses.asdict(rank) for rank in order.ranks],
         "variables": dict(order.variables),

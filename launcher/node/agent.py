@@ -40,11 +40,13 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # the same functions and numbers, but no enumerations made of all of them
 
-#: of a TERM to the agent itself, which comes from outside (Slurm, the system)
-DEFAULT_GRACE_S = 30.0
+#: Slurm sends them to every process of a step; ranks hear of it there, and from the head
+NOT_FOR_US = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
 #: when nothing is asked any more after the report, what starting ranks needs is loaded
 LOAD_AFTER_S = 0.5
 TICK_S = 0.5
+#: as in ``rank_group``, which is not loaded before ranks come
+BROKEN_GRACE_S = 1.0
 #: what tells that looking at a node will start programs
 CARD_MARKS = ("/dev/kfd", "/dev/mkfd", "/proc/driver/nvidia")
 
@@ -85,7 +87,7 @@ class Agent:
         Args:
             first: what has been read of the head's words already.
         """
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for number in NOT_FOR_US:
             signal.signal(number, signal.SIG_IGN)
         os.set_blocking(self._wake_reading, False)
         os.set_blocking(self._wake_writing, False)
@@ -107,7 +109,7 @@ class Agent:
         if self._terminated:
             self._terminated = False
             if self._group is not None and not self._group.is_stopping:
-                self._group.stop("asked", DEFAULT_GRACE_S)
+                self._group.stop("asked", self._group.grace_s)
         now = time.monotonic()
         self._line.watch(now)
         if self._group is not None:
@@ -144,7 +146,7 @@ class Agent:
 
     def _on_head_lost(self, why: str) -> None:
         sys.stderr.write("dcu-launch agent: %s; ending the ranks of this node\n" % why)
-        self._stop("broken", DEFAULT_GRACE_S)
+        self._stop("broken", BROKEN_GRACE_S)
         self._ending = True
 
     # ---- the head's words
@@ -163,7 +165,7 @@ class Agent:
             if self._group is None or self._group.is_empty:
                 self._line.send({"kind": "stopped", "left": [], "log_error": ""})
         elif kind == "end":
-            self._stop("broken", DEFAULT_GRACE_S)
+            self._stop("broken", BROKEN_GRACE_S)
             self._ending = True
         else:
             self._obey_before_order(message)

@@ -65,7 +65,7 @@ def announce_start(guardian: int) -> None:
 def _detach() -> None:
     """Deaf to signals that are meant for the agent, and none of its descriptors: sshd waits for whoever holds them."""
     process_tree.name_process("dcu-guardian")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

@@ -28,6 +28,8 @@ from . import numa, process_tree
 ADOPTION_LIMIT_S = 5.0
 #: what a forked rank may take from the end of its program to the end of its process: exit handlers of libraries
 END_LIMIT_S = 20.0
+#: Slurm sends them to every process of a step; the store must outlive them, since ranks save in the grace
+NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 MESSAGE_LIMIT = 8 * 1024 * 1024
 
 
@@ -62,6 +64,8 @@ def receive_with_descriptors(sock: socket.socket) -> Tuple[Optional[Dict[str, An
 
 def main(agent: int, descriptor: int) -> Optional[int]:
     """Import, then serve the agent until it closes the socket; in a forked rank: run it and return its exit code."""
+    for number in NOT_FOR_US:
+        signal.signal(number, signal.SIG_IGN)
     sock = socket.socket(fileno=descriptor)
     process_tree.load_libc()  # forked ranks need it, and import nothing before they are their own
     held: List[Any] = []
@@ -169,7 +173,7 @@ def _become_rank(message: Dict[str, Any], which: Dict[str, Any], keep: Dict[str,
     os.dup2(keep["output"], 2)
     process_tree.close_descriptors_but({0, 1, 2, keep.get("channel", -1)})
     numa.Binding(which.get("binding")).apply()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+    for number in (*NOT_FOR_US, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python sets it at its start
     environment = dict(which["environment"])

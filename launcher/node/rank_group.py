@@ -72,6 +72,11 @@ class RankGroup:
         return not self._ranks and not self._awaits_import and self._logs_until is None
 
     @property
+    def grace_s(self) -> float:
+        """For a TERM to the agent itself, which comes from outside (Slurm, the system)."""
+        return float(self._order.get("grace", 0.0))
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the ranks were asked to end."""
         return bool(self._stopping)

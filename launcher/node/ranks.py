@@ -192,10 +192,16 @@ def spawn_rank(
     )
 
 
+#: what this process and its parents may ignore, and a new one must not
+RESET = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2,
+)  # fmt: skip
+
+
 def before_exec(agent: int, binding: Optional[Binding] = None) -> None:
     """In the new process: end with the agent, stay near the card, and have signals as a shell would leave them."""
     process_tree.die_with_parent(agent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD):
+    for number in RESET:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if binding is not None:

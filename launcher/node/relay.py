@@ -3,7 +3,7 @@
 srun hands its stdin to all tasks, and puts what they say into one stream. So the head's bytes come as packets
 ``node (4 bytes) kind (1 byte) length (4 bytes) payload``, of which each relay takes its own and those to all, and the
 agent's bytes go back in lines of at most 1,000 bytes, ``<node> <sequence> <state> <base64>``: Slurm keeps those whole.
-State 0: more of this piece follows; 1: the piece is whole; 2: that was all.
+State 0: more of this piece follows; 1: the piece is whole; 2: that was all; 3: the name of the step, before all else.
 
 Its source travels in srun's argument list: the standard library of Python 3.8 and nothing of ours.
 """
@@ -118,6 +118,7 @@ class Relay:
         """The agent's bytes as lines, from a thread of its own."""
         sequence = 0
         seen = b"\n"
+        self._write(name_step(self._node, dict(os.environ)))
         data = b"-"
         while data:
             data = os.read(self._from_agent, READ_BYTES)
@@ -127,13 +128,16 @@ class Relay:
                     # told before the head hears of it; the code comes once for all, and may be here already
                     os.write(self._wake_writing, b"n")
                 seen = b"" if b"\n" in seen.partition(WORD)[2] else seen
-            try:
-                for line in cut_lines(self._node, sequence, data):
-                    os.write(1, line)
-                    sequence += 1
-            except OSError:
-                pass  # nobody listens any more: the agent's lease ends it
+            for line in cut_lines(self._node, sequence, data):
+                self._write(line)
+                sequence += 1
         os.write(self._wake_writing, b"e")
+
+    def _write(self, line: bytes) -> None:
+        try:
+            os.write(1, line)
+        except OSError:
+            pass  # nobody listens any more: the agent's lease ends it
 
 
 def cut_lines(node: int, sequence: int, data: bytes) -> List[bytes]:
@@ -144,6 +148,12 @@ def cut_lines(node: int, sequence: int, data: bytes) -> List[bytes]:
         coded = binascii.b2a_base64(data[start : start + PIECE_BYTES], newline=False)
         lines.append(b"%d %d %d %s\n" % (node, sequence + len(lines), state, coded))
     return lines
+
+
+def name_step(node: int, environ: Dict[str, str]) -> bytes:
+    """The line that names the step, so that the head can end it without srun."""
+    step = "%s.%s" % (environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", ""))
+    return b"%d 0 3 %s\n" % (node, binascii.b2a_base64(step.encode("ascii"), newline=False))
 
 
 def find_number(names: str, environ: Dict[str, str]) -> int:

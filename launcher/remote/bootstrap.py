@@ -116,6 +116,10 @@ class Payload:
         """What the program reads first: which code is wanted, the run's token, the first words for the agent."""
         return self.sha256.encode("ascii") + token.encode("ascii") + b"%08x" % len(first) + first
 
+    def is_delivery(self, data: bytes) -> bool:
+        """Whether these bytes are what ``delivery`` gave."""
+        return data is self._packed
+
     def delivery(self) -> bytes:
         """What it reads after NEED: length in 8 hex digits, then a zip; packed when a node first needs it, and once."""
         with self._lock:

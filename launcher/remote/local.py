@@ -8,7 +8,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from launcher.base.errors import UnreachableError
 from launcher.hosts.host import Host
@@ -26,9 +26,11 @@ class ProcessStream:
     The process gets a session of its own: Ctrl-C in the terminal must reach the head alone.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+        self._process = subprocess.Popen(
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+        )
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._writing, self._reading, self._complaints = (
             stream.fileno() if stream is not None else -1 for stream in streams

@@ -151,7 +151,7 @@ class Session:
             try:
                 data = self._stream.read(max(0.1, deadline - time.monotonic()))
             except TimeoutError:
-                raise UnreachableError(
+                raise self._stream.why_refused() or UnreachableError(
                     f"{self.host.name}: no answer from Python there within {START_LIMIT_S:.0f} s{_quote(seen)}"
                 ) from None
             seen += data

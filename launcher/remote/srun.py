@@ -10,12 +10,12 @@ import base64
 import binascii
 import contextlib
 import os
-import queue
 import shlex
 import struct
 import subprocess
 import threading
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -30,10 +30,29 @@ from launcher.remote.local import ProcessStream
 ALL = 0xFFFFFFFF
 PACKET = struct.Struct(">IcI")
 NAMES, DATA, CODE, CLOSE = b"N", b"D", b"C", b"E"
-MORE, WHOLE, LAST = b"0", b"1", b"2"
-END_LIMIT_S = 2.0
+MORE, WHOLE, LAST, STEP = b"0", b"1", b"2", b"3"
+END_LIMIT_S, LOST_LIMIT_S, SCANCEL_LIMIT_S = 2.0, 0.3, 5.0
+#: of an agent's bytes, of 64 KiB at most, that wait for the head
+MAX_PIECES = 64
 #: the most of srun's own words in a message
 WORDS_LIMIT = 1000
+
+
+#: srun reads the job's own options from these, and they are about tasks that are not ours
+_OF_THE_JOB = (
+    "CPU_BIND", "CPUS_PER_GPU", "CPUS_PER_TASK", "CORE_SPEC", "DEPEND_TYPE", "DISTRIBUTION", "EXACT", "EXCLUSIVE",
+    "GPU_BIND", "GPUS_PER_NODE", "GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES", "HINT", "IMMEDIATE", "INPUT", "KILL_BAD_EXIT",
+    "LABELIO", "MEM_BIND", "MEM_PER_CPU", "MEM_PER_GPU", "MULTI_PROG", "NTASKS", "NPROCS", "NTASKS_PER_CORE",
+    "NTASKS_PER_GPU", "NTASKS_PER_NODE", "NTASKS_PER_SOCKET", "NTASKS_PER_TRES", "OPEN_MODE", "OVERCOMMIT", "PTY",
+    "SPREAD_JOB", "STDERRMODE", "STDINMODE", "STDOUTMODE", "THREADS", "THREADS_PER_CORE", "TIMELIMIT", "TRES_BIND",
+    "TRES_PER_TASK", "UNBUFFEREDIO", "WAIT", "WHOLE",
+)  # fmt: skip
+
+
+def srun_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The head's variables without the options of the job that srun would take for its own."""
+    options = {f"{prefix}_{name}" for prefix in ("SLURM", "SRUN") for name in _OF_THE_JOB}
+    return {name: value for name, value in environ.items() if name not in options}
 
 
 def srun_argv(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
@@ -86,15 +105,16 @@ class SrunStep:
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         try:
-            self._srun = _Srun(srun_argv(hosts, os.environ))
+            self._srun = _Srun(srun_argv(hosts, os.environ), srun_environment(os.environ))
         except FileNotFoundError:
             raise UnreachableError(
                 "srun is not on PATH", "load Slurm's commands (module load slurm), or --transport ssh"
             ) from None
-        self._streams = [SrunStream(self, node) for node in range(len(hosts))]
+        self._streams = [SrunStream(self, node, host.name) for node, host in enumerate(hosts)]
         self._open = set(range(len(hosts)))
         self._lock = threading.Lock()
         self._has_code = False
+        self._name = ""
         self._send(ALL, NAMES, ",".join(host.name for host in hosts).encode("ascii"))
         threading.Thread(target=self._read, daemon=True, name="read-srun").start()
 
@@ -104,7 +124,7 @@ class SrunStep:
 
     def send(self, node: int, data: bytes) -> None:
         """Send bytes to a node's agent; the agent's code goes to all that want it, once."""
-        if data != make_payload().delivery():
+        if not make_payload().is_delivery(data):
             self._send(node, DATA, data)
             return
         with self._lock:
@@ -125,7 +145,9 @@ class SrunStep:
         with contextlib.suppress(OSError):
             self._send(node, CLOSE, b"")
         if is_last:
-            self._srun.end(END_LIMIT_S)
+            # a node that has not said its last is gone, and srun would wait for it
+            are_over = all(stream.is_over for stream in self._streams)
+            self._srun.end(END_LIMIT_S if are_over else LOST_LIMIT_S)
 
     def last_words(self) -> str:
         """What srun said, and its exit code when it has one."""
@@ -134,72 +156,92 @@ class SrunStep:
     def _read(self) -> None:
         """Lines to the streams they belong to; other lines are a program's on a node, or srun's, and go by."""
         kept = b""
-        why: OSError | None = None
+        why = ""
         try:
             while data := self._srun.read(None):
                 *lines, kept = (kept + data).split(b"\n")
                 for line in lines:
                     self._sort(line)
         except OSError as error:
-            why = error
-        for stream in self._streams:
-            stream.end(why)
+            why = f": {error}"
+        is_early = not all([stream.end(OSError(f"srun ended{why}")) for stream in self._streams])
+        if is_early and self._open:
+            self._end_step()
 
     def _sort(self, line: bytes) -> None:
         words = line.split(b" ")
-        if (
-            len(words) == 4
-            and words[0].isdigit()
-            and words[1].isdigit()
-            and int(words[0]) < len(self._streams)
-        ):
-            self._streams[int(words[0])].take(int(words[1]), words[2], words[3])
+        if len(words) != 4 or not words[0].isdigit() or not words[1].isdigit():
+            return
+        node, sequence = int(words[0]), int(words[1])
+        if node >= len(self._streams):
+            return
+        if words[2] == STEP:
+            self._name = binascii.a2b_base64(words[3]).decode("ascii")
+        else:
+            self._streams[node].take(sequence, words[2], words[3])
+
+    def _end_step(self) -> None:
+        """Without srun nobody tells the agents that the head is lost, and they wait for its pings."""
+        if self._name:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    ["scancel", "--signal=KILL", self._name],
+                    stdin=subprocess.DEVNULL, capture_output=True, timeout=SCANCEL_LIMIT_S, check=False,
+                )  # fmt: skip
 
 
 class SrunStream:
     """A node's part of the step; see ``Stream``."""
 
-    def __init__(self, step: SrunStep, node: int) -> None:
-        self._step, self._node = step, node
-        self._arrived: queue.SimpleQueue[bytes | OSError] = queue.SimpleQueue()
-        self._piece: list[bytes] = []
+    def __init__(self, step: SrunStep, node: int, name: str) -> None:
+        self._step, self._node, self._name = step, node, name
+        self._pieces: deque[bytes] = deque()
+        self._lines: list[bytes] = []
         self._expected = 0
-        self._is_over = False
+        self.is_over = self._is_closed = False
+        self._why: OSError | None = None
+        self._changed = threading.Condition()
 
     def take(self, sequence: int, state: bytes, coded: bytes) -> None:
-        """A line that came for this node."""
-        if self._is_over:
-            return
+        """A line that came for this node; waits while its reader has much to read, and all of srun with it."""
         if sequence != self._expected:
             self.end(OSError(f"srun lost a line: {self._expected} was to come, not {sequence}"))
             return
         self._expected += 1
         try:
-            self._piece.append(binascii.a2b_base64(coded))
+            self._lines.append(binascii.a2b_base64(coded))
         except binascii.Error:
             self.end(OSError(f"srun cut line {sequence} in two"))
             return
-        if state == WHOLE:
-            self._arrived.put(b"".join(self._piece))
-            self._piece.clear()
-        elif state == LAST:
+        if state == LAST:
             self.end(None)
+        elif state == WHOLE:
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._pieces) < MAX_PIECES or self._is_closed)
+                self._pieces.append(b"".join(self._lines))
+                self._changed.notify_all()
+            self._lines.clear()
 
-    def end(self, why: OSError | None) -> None:
-        """Nothing more comes."""
-        if not self._is_over:
-            self._is_over = True
-            self._arrived.put(why or b"")
+    def end(self, why: OSError | None) -> bool:
+        """Nothing more comes; the first reason counts. Returns whether there was one already."""
+        with self._changed:
+            was_over = self.is_over
+            if not was_over:
+                self.is_over, self._why = True, why
+                self._changed.notify_all()
+        return was_over
 
     def read(self, limit_s: float | None) -> bytes:
         """See ``Stream.read``."""
-        try:
-            arrived = self._arrived.get(timeout=limit_s)
-        except queue.Empty:
-            raise TimeoutError from None
-        if isinstance(arrived, OSError):
-            raise arrived
-        return arrived
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._pieces or self.is_over, limit_s):
+                raise TimeoutError
+            if self._pieces:
+                self._changed.notify_all()
+                return self._pieces.popleft()
+            if self._why is not None:
+                raise self._why
+            return b""
 
     def write(self, data: bytes) -> None:
         """See ``Stream.write``."""
@@ -207,6 +249,9 @@ class SrunStream:
 
     def close(self) -> None:
         """See ``Stream.close``."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         self._step.close(self._node)
 
     def last_words(self) -> str:
@@ -215,7 +260,12 @@ class SrunStream:
 
     def why_refused(self) -> UnreachableError | None:
         """See ``Stream.why_refused``."""
-        return None
+        words = self._step.last_words()
+        if not words:
+            return None
+        return UnreachableError(
+            f"{self._name}: no agent by srun: {words}", "scontrol show node tells its state"
+        )
 
 
 class _Srun(ProcessStream):
@@ -229,6 +279,6 @@ class _Srun(ProcessStream):
             return
         self._process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+            self._process.wait(LOST_LIMIT_S)
             return
         self._process.kill()
