@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from bench.card_time import measure_matmul, share_time, wait
 from launcher.base.config import Recipe, from_dict
 from launcher.train.data import Tokens, make_tokens
 from launcher.train.pack import rows_of_step
@@ -61,7 +62,7 @@ class Work:
         device: ``cuda`` or ``cpu``.
         rows: rows a step, over all micro-batches.
         steps: measured, after ``warmup`` more.
-        pack: each step's rows are drawn anew until their tokens fill 98 to 100% of this; 0: as they come.
+        pack: each step's rows are drawn anew until their tokens fill 99.5 to 100% of this; 0: as they come.
         room: tokens of a micro-batch.
     """
 
@@ -101,7 +102,7 @@ def _draw_lengths(work: Work, drawn: random.Random) -> list[tuple[int, int]]:
             prompt = min(150, max(14, round(drawn.gauss(48, 18))))
             lengths.append((prompt, min(PADDED - prompt, max(4, round(drawn.lognormvariate(3.93, 0.75))))))
         total = sum(map(sum, lengths))
-        if not work.pack or 0.98 * work.pack <= total <= work.pack:
+        if not work.pack or 0.995 * work.pack <= total <= work.pack:
             return lengths
 
 
@@ -136,30 +137,6 @@ def make_model(work: Work, dtype: Any, attention: str) -> Any:
         causal = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     causal.config.use_cache = False
     return causal
-
-
-def measure_matmul(device: str, size: int, seconds: float) -> float:
-    """TFLOP/s that products of [size, size] in bf16 keep up for some seconds: what a card's power allows, not its peak."""
-    import torch
-
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    rates, begun = [], time.perf_counter()
-    while not rates or time.perf_counter() - begun < seconds:
-        _wait(device)
-        started = time.perf_counter()
-        for _ in range(20):
-            left @ right
-        _wait(device)
-        rates.append(20 * 2 * size**3 / (time.perf_counter() - started) / 1e12)
-    return statistics.median(rates[len(rates) // 3 :])
-
-
-def _wait(device: str) -> None:
-    import torch
-
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def count_flops(work: Work, arm: str, num_tokens: int, num_labels: int) -> float:
@@ -212,7 +189,7 @@ def run_ours(work: Work, arm: str, tokens: Tokens) -> dict[str, Any]:
     for _ in range(work.total):
         started = time.perf_counter()
         rows.append(run_step(setup, progress))
-        _wait(work.device)
+        wait(work.device)
         seconds.append(time.perf_counter() - started)
     first, shares = rows[0], {}
     if work.device == "cuda":
@@ -220,23 +197,6 @@ def run_ours(work: Work, arm: str, tokens: Tokens) -> dict[str, Any]:
     return {
         "seconds": seconds, "loss": first["loss"], "grad_norm": first["grad_norm"], "notes": notes, "shares": shares,
     }  # fmt: skip
-
-
-def share_time(step: Any, seconds: float) -> dict[str, float]:
-    """What one step's time goes into, in shares of ``seconds``: products, attention, other kernels, and none at all."""
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step()
-        torch.cuda.synchronize()
-    spent = {"products": 0.0, "attention": 0.0, "other": 0.0}
-    for event in profile.events():
-        name = event.name.lower()
-        kind = "products" if any(word in name for word in ("gemm", "nvjet", "cublas", "splitk")) else "other"
-        kind = "attention" if any(word in name for word in ("flash", "fmha", "attention")) else kind
-        spent[kind] += event.device_time_total / 1e6
-    shares = {kind: value / seconds for kind, value in spent.items()}
-    return {**shares, "idle": max(0.0, 1 - sum(shares.values()))}
 
 
 def make_setup(work: Work, recipe: Recipe, tokens: Tokens) -> tuple[Any, list[str]]:
@@ -311,11 +271,11 @@ def run_r0(work: Work, tokens: Tokens) -> dict[str, Any]:
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: Any, **others: Any) -> None:
-            _wait(work.device)
+            wait(work.device)
             seconds.append(-time.perf_counter())
 
         def on_step_end(self, *_: Any, **others: Any) -> None:
-            _wait(work.device)
+            wait(work.device)
             seconds[-1] += time.perf_counter()
 
         def on_log(self, *_: Any, logs: Any = None, **others: Any) -> None:

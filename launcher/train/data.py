@@ -200,13 +200,20 @@ def make_batch(tokens: Tokens, micro: MicroBatch, device: Any, limits: PackLimit
         if longest
         else None
     )
+    on_card = getattr(device, "type", device) == "cuda"
+
+    def place(values: Any, dtype: Any = torch.long) -> Any:
+        # from pinned memory, behind what the card still has to do: nothing waits
+        made = torch.tensor(values, dtype=dtype)
+        return made.pin_memory().to(device, non_blocking=True) if on_card else made.to(device)
+
     return Batch(
-        torch.tensor(ids, device=device),
-        torch.tensor(positions, device=device),
-        make_mask(torch.tensor(owners, device=device)) if is_packed else None,
-        torch.tensor(places, dtype=torch.long, device=device),
-        torch.tensor(targets, dtype=torch.long, device=device),
-        torch.tensor(starts, dtype=torch.int32, device=device) if starts else None,
+        place(ids),
+        place(positions),
+        make_mask(place(owners)) if is_packed else None,
+        place(places),
+        place(targets),
+        place(starts, torch.int32) if starts else None,
         longest,
     )
 

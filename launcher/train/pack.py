@@ -91,7 +91,10 @@ def pack_rows(rows: Sequence[int], lengths: Sequence[int], limits: PackLimits) -
         return []
     fill = _fill_evenly if limits.unit < STATIC_UNIT else _fill_first
     sequences = fill(ordered, lengths, limits.sequence_length)
-    height = max(1, limits.max_tokens // limits.sequence_length)
+    longest = max(sum(lengths[row] for row in sequence) for sequence in sequences)
+    height = max(
+        1, limits.max_tokens // round_up(longest, limits.unit)
+    )  # by what they are, not by what they may be
     count = math.ceil(len(sequences) / height)
     return [sequences[i::count] for i in range(count)]
 

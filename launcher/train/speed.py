@@ -65,8 +65,9 @@ def choose_kernels(recipe: Recipe, causal: Any, device: Any, dtype: Any, is_comp
             raise ConfigError(f"train.kernels: liger: {problem}", "train.kernels=auto takes what works")
     else:
         problem = "asked for"
-    count = kernels.fuse_norms(causal, dtype) if has_feature("fused_rms_norm") else 0
-    return f"kernels torch's own, {count} norms fused: {problem}"
+    norms = kernels.fuse_norms(causal, dtype) if has_feature("fused_rms_norm") else 0
+    gates = kernels.fuse_gates(causal, dtype)
+    return f"kernels torch's own, {norms} norms fused, {gates} gates lean: {problem}"
 
 
 def why_not_compiled(recipe: Recipe, causal: Any, device: Any, num_steps: int) -> str:

@@ -121,6 +121,7 @@ def test_gradients_equal_those_of_a_padded_batch(method, way, model_dir, rows_fi
         assert lighten(causal) == 12
     if "fused" in words:
         assert kernels.fuse_norms(causal, torch.float32) == 7
+        assert kernels.fuse_gates(causal, torch.float32) == 3
     limits = fit_limits(CPU_LIMITS, causal, torch.device("cpu"), max(tokens.lengths))
     if "compiled" in words:
         torch.compiler.reset()
@@ -219,7 +220,7 @@ def test_what_a_wish_comes_to(model_dir, rows_file):
     values, causal, _ = make_case(model_dir, rows_file)
     assert speed_up(values, causal, cpu, torch.float32, 10) == [
         "12 adapters compute without casts", "decoder blocks not compiled: no card",
-        "kernels torch's own, 7 norms fused: no card",
+        "kernels torch's own, 7 norms fused, 3 gates lean: no card",
     ]  # fmt: skip
     plain = {"lora": {"light": False, "dropout": 0.0}, "train": {"compile": "never", "kernels": "model"}}
     values, causal, _ = make_case(model_dir, rows_file, **plain)
