@@ -1,4 +1,5 @@
-"""Slurm on the hosts of a lab: slurmctld on host 1, slurmd and munged on each, four made-up cards (GRES ``dcu``) a node.
+"""Slurm on the hosts of a lab: slurmctld on host 1, slurmd and munged on each, four made-up cards (GRES ``dcu``) and two of a
+kind for which Slurm has a plugin that sets variables (``gpu``) a node.
 
 Debian's packages, started by hand in each host's own /run; nothing of it outlives the lab. The cards are empty files, so
 that Slurm hands out their numbers (IDX) as it does on a cluster whose gres.conf has ``File=``.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from tests.lab.lab import Lab, Words
 
-CARDS = 4
+CARDS, GPUS = 4, 2
 CONFIG = """\
 ClusterName=dculab
 SlurmctldHost={controller}
@@ -46,8 +47,8 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerNode=1000
 JobRequeue=1
 SlurmdParameters=config_overrides
-GresTypes=dcu
-NodeName={nodes} CPUs=32 Sockets=1 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=60000 Gres=dcu:{cards} State=UNKNOWN
+GresTypes=dcu,gpu
+NodeName={nodes} CPUs=32 Sockets=1 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=60000 Gres=dcu:{cards},gpu:{gpus} State=UNKNOWN
 PartitionName=dcu Nodes={nodes} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 START = """\
@@ -92,11 +93,19 @@ class SlurmLab:
         cards.mkdir()
         for number in range(CARDS):
             (cards / f"dcu{number}").touch()
+        for number in range(GPUS):
+            (cards / f"gpu{number}").touch()
         nodes = f"node[001-{self.num_nodes:03d}]"
         (self.folder / "slurm.conf").write_text(
-            CONFIG.format(controller=self.lab.name(1), folder=self.folder, nodes=nodes, cards=CARDS)
+            CONFIG.format(
+                controller=self.lab.name(1), folder=self.folder, nodes=nodes, cards=CARDS, gpus=GPUS
+            )
         )
-        (self.folder / "gres.conf").write_text(f"NodeName={nodes} Name=dcu File={cards}/dcu[0-{CARDS - 1}]\n")
+        lines = [
+            f"Name={kind} File={cards}/{kind}[0-{count - 1}]"
+            for kind, count in (("dcu", CARDS), ("gpu", GPUS))
+        ]
+        (self.folder / "gres.conf").write_text("".join(f"NodeName={nodes} {line}\n" for line in lines))
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
 
     def _start(self, host: int) -> None:
