@@ -13,7 +13,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench soak setup lab clean
+.PHONY: demo test check bench soak setup lab browser clean
 .DEFAULT_GOAL := check
 
 setup: $(VENV)/.ready
@@ -25,13 +25,16 @@ $(VENV)/.ready: pyproject.toml scripts/make-venv
 lab:
 	@scripts/install-lab
 
+browser:
+	@scripts/install-browser
+
 demo: setup
 	@$(RUN)/python examples/demo.py
 
 test: setup lab
 	@$(RUN)/python -m pytest $(PYTEST)
 
-soak: setup lab
+soak: setup lab browser
 	@$(RUN)/python -m pytest -m soak $(PYTEST)
 
 bench: setup lab

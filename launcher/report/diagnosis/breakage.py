@@ -15,6 +15,7 @@ CARD_ERROR = re.compile(
     r"|(?:HIP|CUDA) out of memory|hipErrorOutOfMemory"
 )
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory", re.IGNORECASE)
+_EXIT = re.compile(r" \((?:exit code \d+|killed by \w+)\)$")
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in ([\w<>]+)\n\s*([^\n]*)')
 
 
@@ -67,7 +68,12 @@ def card_error(record: RunRecord) -> Verdict | None:
     step = losses[-1][0] if losses else None
     return Verdict(
         "CARD_ERROR",
-        {"error": found[0].strip(), "operator": name, "fallback": fallback, "step": str((step or 0) + 1)},
+        {
+            "error": _EXIT.sub("", found[0]).strip(),
+            "operator": name,
+            "fallback": fallback,
+            "step": str((step or 0) + 1),
+        },
         step,
     )
 

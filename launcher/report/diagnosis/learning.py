@@ -79,13 +79,15 @@ def rate_too_high(record: RunRecord) -> Verdict | None:
     if len(losses) < TREND_STEPS:
         return None
     quarter = len(losses) // 4
-    middles = [statistics.median(losses[i : i + quarter]) for i in range(len(losses) - quarter + 1)]
+    # back from the last one, not at each step: a long curve has many, and they hardly differ
+    places = range(len(losses) - quarter, -1, -max(1, quarter // 16))[::-1]
+    middles = [statistics.median(losses[i : i + quarter]) for i in places]
     lowest, last = min(middles), middles[-1]
     error = 1.25 * noise * math.sqrt(2 / quarter)  # of medians
     limit = lowest + max(TURN_SHARE * lowest, RISE_NOISE * error, RISE_LEAST)
     if last > limit:
         values = written(what="turns", start=lowest, highest=last, limit=limit)
-        return Verdict("RATE_TOO_HIGH", {**rates, **values}, 1 + middles.index(lowest) + quarter // 2)
+        return Verdict("RATE_TOO_HIGH", {**rates, **values}, 1 + places[middles.index(lowest)] + quarter // 2)
     middle = statistics.median(losses)
     has_fallen = statistics.median(losses[-len(losses) // 3 :]) < (1 - FALLEN_SHARE) * find_start(losses)
     if noise > SWING_SHARE * middle and not has_fallen:

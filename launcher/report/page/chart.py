@@ -98,7 +98,7 @@ def draw_chart(chart: Chart) -> Markup | None:
         _draw_legend(named) if len(named) > 1 else None,
         tag("div", picture, tag("div", class_="tip", hidden=True), class_="plot"),
         data_island(shown, "points"),
-        class_="chart",
+        class_="chart large" if chart.width > 500 else "chart",
     )
 
 
