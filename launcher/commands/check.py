@@ -103,8 +103,10 @@ def run_check(options: Mapping[str, Any]) -> int:
         told["probe_s"] = {host: report.probe_s for host, report in zip(hosts, reports, strict=True)}
         if operators:
             told["operators"] = dict(zip(hosts, operators, strict=True))
-        if looked.bandwidths:
-            told["bandwidths"] = looked.bandwidths
+        if looked.measured.sizes:
+            told["bandwidths"] = looked.measured.sizes
+            told["node_bandwidths"] = looked.measured.inside
+            told["pair_bandwidths"] = looked.measured.pairs
         if looked.unreached:
             told["unreachable"] = {"hosts": looked.missing_hosts, "message": looked.unreached.message}
         click.echo(json.dumps(told, ensure_ascii=False, indent=1))
@@ -115,7 +117,13 @@ def run_check(options: Mapping[str, Any]) -> int:
     colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     paint = ansi_paint if colored else no_paint
     text = show_check(comparisons, hosts, findings, allowed, paint, looked.missing_hosts)
-    click.echo(show_operators(hosts, operators) + show_bandwidths(looked.bandwidths) + text, nl=False)
+    measured = looked.measured
+    click.echo(
+        show_operators(hosts, operators)
+        + show_bandwidths(measured.sizes, measured.inside, measured.pairs)
+        + text,
+        nl=False,
+    )
     return end_check(code, looked)
 
 
@@ -139,7 +147,7 @@ class Looked:
     reports: list[Any]
     findings: list[Any]
     operators: list[dict[str, Any]]
-    bandwidths: list[dict[str, Any]]
+    measured: Any
     missing_hosts: list[str]
     unreached: UnreachableError | None
 
@@ -176,7 +184,7 @@ def open_reachable(stack: ExitStack, request: Any) -> tuple[Any, Any, list[str],
 
 def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
     """Ask all nodes and judge."""
-    from launcher.commands.collectives import run_collectives
+    from launcher.commands.collectives import Measured, run_collectives
     from launcher.commands.judge import ask_operators, ask_torch, make_reports, read_messages, wanted_of
     from launcher.hosts.hostfile import unique_labels
     from launcher.preflight.rules import find_faults
@@ -193,12 +201,12 @@ def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
         operators = ask_operators(nodes, messages, ()) if options["ops"] else []
         meeting, findings = try_meeting(nodes, request, reports)
         findings += [*find_faults(reports, wanted), *judge_operators(unique_labels(request.hosts), operators)]
-        bandwidths: list[dict[str, Any]] = []
+        measured = Measured()
         if options["comm"] and meeting is not None:
-            bandwidths, failures = run_collectives(nodes, request, reports, meeting, options["comm_limit"])
+            measured, failures = run_collectives(nodes, request, reports, meeting, options["comm_limit"])
             findings += failures
     ordered = sort_findings(findings)
-    return Looked(request.hosts, reports, ordered, operators, bandwidths, missing, unreached)
+    return Looked(request.hosts, reports, ordered, operators, measured, missing, unreached)
 
 
 def read_check_request(options: Mapping[str, Any]) -> Any:

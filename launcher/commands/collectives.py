@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.base.env import DCU_DEFAULTS
@@ -14,6 +15,7 @@ from launcher.launch.order import Meeting
 from launcher.launch.plan import count_ranks
 from launcher.preflight.finding import Finding
 from launcher.preflight.report import NodeReport
+from launcher.preflight.rules_bandwidth import judge_bandwidths
 from launcher.preflight.rules_collectives import judge_collective
 
 #: nodes may differ much in how long an import takes
@@ -25,12 +27,23 @@ LOG_LINES = 4
 SIZES = tuple(1 << power for power in range(10, 31, 2))
 #: loopback and plain Ethernet are too slow for more
 CPU_SIZES = tuple(1 << power for power in range(10, 23, 2))
+#: inside nodes and between pairs of them
+GROUP_BYTES, CPU_GROUP_BYTES = 1 << 28, 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What ranks measured: bandwidths by size over all of them, inside nodes, between pairs of nodes; empty: nothing."""
+
+    sizes: list[dict[str, Any]] = field(default_factory=list)
+    inside: dict[str, float] = field(default_factory=dict)
+    pairs: list[dict[str, Any]] = field(default_factory=list)
 
 
 def run_collectives(
     nodes: Nodes, request: Request, reports: Sequence[NodeReport], meeting: Meeting, limit_s: float
-) -> tuple[list[dict[str, Any]], list[Finding]]:
-    """Bandwidths by size, and findings where the ranks did not all come to the end."""
+) -> tuple[Measured, list[Finding]]:
+    """Bandwidths, and findings where the ranks did not all come to the end, or a node is far slower than others."""
     counts = [
         int(count_ranks(request.spec, host, report))
         for host, report in zip(request.hosts, reports, strict=True)
@@ -50,6 +63,7 @@ def run_collectives(
             "start_limit": limit_s + START_SLACK_S,
             "bandwidth_limit": BANDWIDTH_LIMIT_S,
             "sizes": SIZES if report.card_count else CPU_SIZES,
+            "group_bytes": GROUP_BYTES if report.card_count else CPU_GROUP_BYTES,
         }
         message = {
             "kind": "look_deeper",
@@ -69,8 +83,34 @@ def run_collectives(
     errors = {nodes.name(node): answer["error"] for node, answer in answers.items()}
     found = judge_collective(facts, ranks, limit_s, errors)
     logs = {nodes.name(node): _log_of(answer["facts"]) for node, answer in answers.items()}
-    bandwidths = [fact["rank"]["bandwidth"] for fact in facts if "bandwidth" in fact.get("rank", {})]
-    return bandwidths, [_with_log(finding, logs) for finding in found]
+    measured = _read_measured(facts, [nodes.name(node) for node in range(len(nodes))])
+    links = {nodes.name(node): _describe_link(reports[node], meeting, node) for node in range(len(nodes))}
+    slow = judge_bandwidths(measured.inside, measured.pairs, links)
+    return measured, [*(_with_log(finding, logs) for finding in found), *slow]
+
+
+def _read_measured(facts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Measured:
+    told = [fact["rank"] for fact in facts if "rank" in fact]
+    inside = [fact["node_bandwidth"] for fact in told if "node_bandwidth" in fact]
+    pairs = [fact["pair_bandwidth"] for fact in told if "pair_bandwidth" in fact]
+    return Measured(
+        [fact["bandwidth"] for fact in told if "bandwidth" in fact],
+        {names[row["node"]]: row["bus_gb_s"] for row in sorted(inside, key=lambda row: row["node"])},
+        [
+            {"hosts": [names[node] for node in row["nodes"]], "bus_gb_s": row["bus_gb_s"]}
+            for row in sorted(pairs, key=lambda row: row["nodes"])
+        ],
+    )
+
+
+def _describe_link(report: NodeReport, meeting: Meeting, node: int) -> str:
+    """The interface by which the node talks to others, its address and speed; empty where it is not known."""
+    name = meeting.interfaces[node]
+    if not name:
+        return ""
+    speed = report.link_speeds.get(name)
+    told = f", {speed} Mbit/s" if speed else ""
+    return f"{name} ({own_address(report, meeting, node)}{told})"
 
 
 def _log_of(facts: Sequence[Mapping[str, Any]]) -> list[str]:

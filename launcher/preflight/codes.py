@@ -160,6 +160,10 @@ CODES = {
     "COLLECTIVE_FAILED": Code(
         ERROR, "compare NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and NCCL_IB_HCA with the node's adapters"
     ),
+    "NODE_SLOW": Code(
+        WARNING,
+        "compare its adapter, cable and switch port with another node's; name the fast network with addr= or NCCL_IB_HCA",
+    ),
     "COLLECTIVE_HUNG": Code(
         ERROR, "look at that rank's node: its card, its adapter, a firewall between ports of ranks"
     ),

@@ -40,6 +40,7 @@ class NodeReport:
         caches: folder of compiled kernels -> when it was last written to.
         digests: path -> a text that is equal where the content is.
         hcas: RDMA adapter -> state of its port.
+        link_speeds: interface -> Mbit/s, where its driver tells it.
     """
 
     host: str
@@ -77,6 +78,7 @@ class NodeReport:
     caches: Mapping[str, float] = field(default_factory=empty)
     digests: Mapping[str, str] = field(default_factory=empty)
     hcas: Mapping[str, str] | None = None
+    link_speeds: Mapping[str, int] = field(default_factory=empty)
     system: System = field(default_factory=System)
     torch: Torch = field(default_factory=Torch)
     probe_s: float | None = None
@@ -151,6 +153,9 @@ def _read_stack(message: Mapping[str, Any]) -> dict[str, Any]:
         "caches": MappingProxyType(dict(message.get("caches") or {})),
         "digests": MappingProxyType(dict(message.get("digests") or {})),
         "hcas": None if hcas is None else MappingProxyType({hca["name"]: hca["state"] for hca in hcas}),
+        "link_speeds": MappingProxyType(
+            {name: link["speed"] for name, link in (message.get("links") or {}).items() if link.get("speed")}
+        ),
         "system": facts.read_system(message),
         "torch": facts.read_torch(message),
         "probe_s": message.get("probe_s"),

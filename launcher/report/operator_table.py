@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from launcher.hosts.target import fold_names
@@ -55,12 +56,26 @@ def _fold(where: Sequence[str]) -> str:
     return ", ".join(f"{hosts} {','.join(devices)}" for hosts, devices in by_hosts.items())
 
 
-def show_bandwidths(bandwidths: Sequence[Mapping[str, Any]]) -> str:
-    """Bus bandwidth of all-reduce by size, in the convention of rccl-tests: 2 (n - 1) / n of size / time; empty without."""
+def show_bandwidths(
+    bandwidths: Sequence[Mapping[str, Any]],
+    inside: Mapping[str, float] = MappingProxyType({}),
+    pairs: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Bus bandwidth of all-reduce by size, in the convention of rccl-tests: 2 (n - 1) / n of size / time; empty without.
+
+    Args:
+        inside: host -> GB/s between its own ranks.
+        pairs: ``hosts`` and ``bus_gb_s`` of pairs of nodes.
+    """
     if not bandwidths:
         return ""
     lines = [f"all-reduce over all ranks ({bandwidths[0]['backend']})", "      bytes     time us   bus GB/s"]
     lines += [
         f"{row['bytes']:11d} {row['seconds'] * 1e6:11.1f} {row['bus_gb_s']:10.3f}" for row in bandwidths
     ]
+    if inside:
+        lines.append("inside each node: " + ", ".join(f"{host} {rate:.3f}" for host, rate in inside.items()))
+    if pairs:
+        told = (f"{' - '.join(pair['hosts'])} {pair['bus_gb_s']:.3f}" for pair in pairs)
+        lines.append("between pairs of nodes: " + ", ".join(told))
     return "\n".join([*lines, "", ""])

@@ -1,4 +1,4 @@
-"""A correct all-reduce over all ranks within a limit, then its bus bandwidth by size: for ``dcu-launch check --comm``.
+"""A correct all-reduce over all ranks within a limit, then its bandwidth: for ``dcu-launch check --comm``.
 
 Runs on a node: one process imports torch and forks this node's ranks, which report each stage they reach; when the limit
 is over, the ranks are ended and what they reached is told, so that whoever did not come is named. Facts are marked lines.
@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from launcher.train.bandwidth import measure
 from launcher.train.torch_facts import tell
 
 #: the stages of a rank, in order
@@ -161,11 +162,7 @@ def _stages(order: Order, rank: int, local_rank: int, say: Any) -> Any:
     if total != expected or float(numbers.min()) != total:
         raise ArithmeticError(f"the sum over ranks is {total:g} instead of {expected:g}")
     yield "reduced"
-    for size in order["sizes"]:
-        seconds = _time_all_reduce(torch, dist, size, device)
-        if rank == 0:
-            bus = 2 * (world - 1) / world * size / seconds
-            say(bandwidth={"bytes": size, "seconds": seconds, "bus_gb_s": bus / 1e9, "backend": backend})
+    measure(order, rank, device, backend, say)
     store.set(f"done/{rank}", "x")
     if rank == 0:  # it hosts the store: whoever is still to say that it is done must find it
         store.wait([f"done/{each}" for each in range(world)], limit)
@@ -184,23 +181,6 @@ def _try_others(store: Any, order: Order, rank: int) -> list[list[Any]]:
         except OSError as error:
             failed.append([other, address, error.strerror or str(error)])
     return failed
-
-
-def _time_all_reduce(torch: Any, dist: Any, size: int, device: Any) -> float:
-    """Seconds of one all-reduce of so many bytes: the mean of several after two to warm up."""
-    numbers = torch.ones(max(1, size // 4), device=device)
-    rounds = 5 if size > 1 << 20 else 20
-    for _ in range(2):
-        dist.all_reduce(numbers)
-        numbers.fill_(1.0)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(rounds):
-        dist.all_reduce(numbers)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / rounds
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """``check --comm``: who did not come is named, from made-up facts and on hosts where something is really broken."""
 
 import json
+import re
 
 import pytest
 
@@ -49,17 +50,17 @@ def test_the_finding_that_explains_best(facts, expected):
 def check(lab, lab_path):
     """``check --comm`` over two hosts with two ranks each: exit code, findings, bandwidths."""
 
-    def run(second="", limit="4", slots=(2, 2)):
+    def run(second="", limit="4", slots=(2, 2), words=()):
         names = lab.up(len(slots))
-        more = ["", second, ""]
         lines = [
-            f"{name} slots={count} {words}" for name, count, words in zip(names, slots, more, strict=False)
+            f"{name} slots={count} {second if number == 1 else ''}"
+            for number, (name, count) in enumerate(zip(names, slots, strict=True))
         ]
         (lab_path / "hosts").write_text("\n".join(lines) + "\n")
-        words = ["check", "--json", "--no-torch-check", "--comm", "--comm-limit", limit, "--hosts", "hosts"]
-        done = lab.launch(words, cwd=lab_path, timeout=200)
+        words = ["--json", "--no-torch-check", "--comm", "--comm-limit", limit, "--hosts", "hosts", *words]
+        done = lab.launch(["check", *words], cwd=lab_path, timeout=200)
         assert done.stdout, done.stderr
-        told = json.loads(done.stdout)
+        run.told = told = json.loads(done.stdout)
         found = [
             (row["code"], row["hosts"], row["message"]) for row in told["findings"] if row["level"] == "error"
         ]
@@ -77,6 +78,8 @@ def test_a_healthy_pair_reduces_and_is_measured(check):
     assert (code, found) == (0, [])
     assert [row["bytes"] for row in bandwidths] == [1 << power for power in range(10, 23, 2)]
     assert all(row["bus_gb_s"] > 0 and row["backend"] == "gloo" for row in bandwidths)
+    assert list(check.told["node_bandwidths"]) == ["node001", "node002"]
+    assert check.told["pair_bandwidths"] == []
 
 
 @pytest.mark.lab
@@ -120,3 +123,52 @@ def test_a_pair_that_does_not_reach_each_other_is_named(check, lab):
     assert any(
         f"{pair[0]} does not reach {pair[1]} at {lab.address(3)}" in message for _, _, message in found
     )
+
+
+@pytest.mark.lab
+@pytest.mark.train
+def test_ports_that_a_firewall_drops_are_named(check, lab):
+    # a rendezvous on a low port gets through, connections between ports of ranks do not
+    lab.up(2)
+    rule = ["ipproto", "tcp", "sport", "32768-60999", "dport", "32768-60999", "blackhole"]
+    lab.run(2, ["ip", "rule", "add", *rule], check=True)
+    try:
+        code, found, _ = check(slots=(1, 1), words=["--master-port", "20001"])
+    finally:
+        lab.run(2, ["ip", "rule", "del", *rule], check=True)
+    assert code == 3
+    assert {name for name, _, _ in found} == {"COLLECTIVE_FAILED"}
+    pair = [lab.name(1), lab.name(2)]
+    assert all(sorted(hosts) == pair for _, hosts, _ in found), found
+    assert any(re.search(r"does not reach node00[12] at .*: timed out", message) for _, _, message in found)
+
+
+@pytest.mark.lab
+@pytest.mark.train
+def test_a_slow_node_is_named_by_its_pairs(check, lab):
+    lab.up(4)
+    limit = [
+        "tc",
+        "qdisc",
+        "add",
+        "dev",
+        "eth0",
+        "root",
+        "tbf",
+        "rate",
+        "60mbit",
+        "burst",
+        "64kbit",
+        "latency",
+        "400ms",
+    ]
+    lab.run(3, limit, check=True)
+    try:
+        code, found, _ = check(slots=(1, 1, 1, 1), limit="20")
+    finally:
+        lab.run(3, ["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+    assert (code, found) == (0, [])
+    slow = [row for row in check.told["findings"] if row["code"] == "NODE_SLOW"]
+    assert [row["hosts"] for row in slow] == [[lab.name(3)]], check.told["pair_bandwidths"]
+    assert "over eth0 (" in slow[0]["message"]
+    assert len(check.told["pair_bandwidths"]) == 4
