@@ -325,6 +325,11 @@ def find_wrong(recipe: dict[str, Any]) -> list[str]:
             continue
         if not (least <= value <= most if ends else least < value < most):
             problems.append(f"{key}: expected {_range(least, most, ends)}; found {value!r}")
+    problems += [
+        f"{key}: holds a NUL character"
+        for key, value in values.items()
+        if isinstance(value, str) and "\0" in value
+    ]
     for key, what in (("model.path", "a model folder"), ("data.path", "a file or folder of rows")):
         if not str(values[key]).strip():
             problems.append(f"{key}: not given; expected {what}, or demo")

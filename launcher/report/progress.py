@@ -24,6 +24,10 @@ class Progress:
 
     def add(self, step: int, data: dict[str, Any]) -> str:
         """Take a row; return the line to show now, or an empty text."""
+        if self._total is None and (known := _number(data.get("num_steps"))):
+            self._total = int(
+                known
+            )  # a recipe that counts epochs: the ranks know once they have read the rows
         step_s = _number(data.get("step_s"))
         if step_s is not None:
             # smoothed, so that the remaining time does not jump

@@ -115,8 +115,10 @@ def load_data(recipe: Recipe, tokenizer: Any) -> RunData:
             f"({data.max_length} tokens)",
             "raise data.max_length",
         )
-    messages.insert(0, describe_tokens(train, held_back, template.name))
-    return RunData(template, train, held_back, tuple(messages), describe_rows(train_rows, tokenizer))
+    facts = describe_rows(train_rows, tokenizer)
+    cut = f"; {facts['chars_per_token']:.1f} characters a token" if facts else ""
+    messages.insert(0, describe_tokens(train, held_back, template.name) + cut)
+    return RunData(template, train, held_back, tuple(messages), facts)
 
 
 def _tell_bad(path: str, bad: tuple[str, ...], messages: list[str]) -> None:

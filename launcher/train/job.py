@@ -23,7 +23,7 @@ from launcher.train.order import Order, versions
 from launcher.train.pack import rows_of_step, steps_per_epoch
 from launcher.train.precision import Choice, choose_attention, choose_precision, load_dtype, torch_dtype
 from launcher.train.result import gather_result, write_result
-from launcher.train.row_facts import measure_order
+from launcher.train.row_facts import measure_order, warn_of_shreds
 from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
@@ -42,8 +42,9 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     if world.is_main:
         for message in (*data.messages, f"precision {precision.value}: {precision.reason}", *notes):
             channel.note(message)
-        if warning:
-            channel.warn(warning)
+        for message in (warning, warn_of_shreds(data.facts)):
+            if message:
+                channel.warn(message)
     has_parts = has_experts(tuned.causal)
     accelerator = make_accelerator(world, device, precision.value, has_parts, zero_config)
     causal = tuned.causal.to(device)
@@ -67,8 +68,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         engine, tuned, num_steps,
         MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
         _facts(order),
-        # under ZeRO a rank has pieces of weights, and no gradient is left to look at
-        _watch_movement(recipe, tuned) if world.is_main and not engine.is_zero else None,
+        _watch_movement(recipe, tuned) if world.is_main else None,
         _figures(recipe, data, tuned) if progress.step == 0 else {},
     )  # fmt: skip
     if not run_loop(setup, progress):

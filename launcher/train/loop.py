@@ -159,6 +159,7 @@ def _describe_step(
         **known, "loss": sum(values[0] for values in seen) / num_labels,
         "tokens": num_tokens, "label_tokens": num_labels, "rows": len(rows), "tokens_per_s": num_tokens / step_s,
         "step_s": step_s, "epoch": progress.step / per_epoch, "tokens_total": progress.tokens,
+        "num_steps": setup.num_steps,
         "data_wait_s": max(values[4] for values in seen),
         "slowest_rank": max(range(len(seen)), key=lambda rank: seen[rank][3]),
         "slowest_step_s": max(values[3] for values in seen),

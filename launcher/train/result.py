@@ -11,6 +11,7 @@ from launcher.train.base_mark import mark_base
 from launcher.train.checkpoint import write_folder
 from launcher.train.loop import Setup
 from launcher.train.model import CARD, copy_model_config, copy_tokenizer
+from launcher.train.model_card import write_model_card
 from launcher.train.optimizer_state import named_trainable
 from launcher.train.template import end_ids
 
@@ -35,11 +36,14 @@ def write_result(setup: Setup, dtype: Any, gathered: dict[str, Any] | None = Non
     """
     recipe, template = setup.recipe, setup.data.template
     is_adapter = setup.tuned.peft is not None
+    mark = mark_base(recipe.model.path, recipe.train.seed)
     card = {
         "base": recipe.model.path, "seed": recipe.train.seed, "template": template.name,
         "end_ids": end_ids(template), "method": recipe.method,
-        "base_mark": mark_base(recipe.model.path, recipe.train.seed),
+        "base_mark": mark,
     }  # fmt: skip
+
+    facts = {"step": setup.num_steps, **setup.facts}
 
     def write(folder: Path) -> None:
         if is_adapter:
@@ -55,7 +59,8 @@ def write_result(setup: Setup, dtype: Any, gathered: dict[str, Any] | None = Non
             copy_model_config(recipe.model.path, folder)
         copy_tokenizer(recipe.model.path, template.tokenizer, folder)
         (folder / CARD).write_text(json.dumps(card, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_model_card(folder, recipe, mark, setup.data.messages[0], facts)
 
     target = setup.run_dir / ("adapter" if is_adapter else "model")
-    write_folder(target, write, {"step": setup.num_steps, **setup.facts})
+    write_folder(target, write, facts)
     return target

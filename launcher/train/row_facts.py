@@ -17,6 +17,8 @@ from launcher.train.rows import Row
 SAMPLE_ROWS, SAMPLE_PAIRS = 200, 300
 #: characters of a piece by which two rows are compared, and of a row that count
 PIECE, MAX_CHARS = 5, 2000
+#: below and above these a tokenizer was not made for the rows
+FEWEST_BYTES, MOST_UNKNOWN = 2.0, 0.05
 
 
 def describe_rows(rows: Sequence[Row], tokenizer: Any) -> dict[str, float]:
@@ -42,6 +44,22 @@ def describe_rows(rows: Sequence[Row], tokenizer: Any) -> dict[str, float]:
         "distinct_share": len(all_texts) / len(rows),
         "alike": measure_alike(texts),
     }
+
+
+def warn_of_shreds(facts: dict[str, float]) -> str:
+    """A warning about a tokenizer that was not made for the language of the rows; empty when it fits."""
+    if not facts:
+        return ""
+    if facts["unknown_share"] > MOST_UNKNOWN:
+        return (
+            f"{facts['unknown_share']:.0%} of the tokens of these rows are unknown to this model's tokenizer"
+        )
+    if facts["bytes_per_token"] >= FEWEST_BYTES:
+        return ""
+    return (
+        f"a token holds {facts['chars_per_token']:.2f} characters ({facts['bytes_per_token']:.1f} bytes) of these rows, "
+        "usual are 3 to 5 bytes: this tokenizer cuts their language into shreds, and training is slow and poor"
+    )
 
 
 def join_text(row: Row) -> str:

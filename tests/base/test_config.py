@@ -86,3 +86,9 @@ def test_the_reference_lists_every_key_with_its_default():
         key: json.dumps(value).strip('"') if value != "" else "-" for key, value in flatten(to_dict(Recipe()))
     }
     assert documented == defaults
+
+
+def test_a_nul_character_is_refused_in_every_text():
+    values = to_dict(Recipe())
+    values["model"]["path"], values["data"]["path"] = "/models/a\0b", "rows\0.json"
+    assert find_wrong(values) == ["model.path: holds a NUL character", "data.path: holds a NUL character"]

@@ -59,3 +59,8 @@ def test_a_held_row_does_not_come_after_a_later_evaluation() -> None:
     assert progress.add(2, {"loss": 2.0}) == ""
     assert progress.add(3, {"loss": 1.0, "eval_loss": 1.5}).startswith("step 3")
     assert progress.close() == ""
+
+
+def test_a_recipe_of_epochs_shows_the_total_that_its_ranks_know() -> None:
+    line = Progress(0).add(3, {"loss": 2.0, "step_s": 2.0, "num_steps": 63})
+    assert line == "step  3/63  loss 2.0000  eta 0:02:00"

@@ -228,8 +228,8 @@ def test_ranks_with_unlike_recipes_are_refused(ranks, model_dir, rows_file, tmp_
 
 def test_a_loss_that_is_no_number_stops_with_rank_and_step(ranks, model_dir, rows_file, tmp_path):
     code = (
-        "import os, launcher.train.loss as loss; real = loss.sum_losses; "
-        "loss.sum_losses = lambda l, t: real(l, t) * (float('inf') if os.environ['RANK'] == '1' else 1.0)"
+        "import os, launcher.train.loss as loss; real = loss.Objective.forward; loss.Objective.forward = "
+        "lambda self, batch: real(self, batch) * (float('inf') if os.environ['RANK'] == '1' else 1.0)"
     )
     ran = ranks.end(recipe(model_dir, rows_file, train={"max_steps": 2}), tmp_path / "run", 2, code=code)
     assert ran.codes == [1, 1]
@@ -238,8 +238,8 @@ def test_a_loss_that_is_no_number_stops_with_rank_and_step(ranks, model_dir, row
 
 def test_such_steps_are_left_out_by_policy_and_never_the_best(ranks, model_dir, rows_file, tmp_path):
     code = (
-        "import launcher.train.loss as loss; real = loss.sum_losses; "
-        "loss.sum_losses = lambda l, t: real(l, t) * float('nan')"
+        "import launcher.train.loss as loss; real = loss.Objective.forward; "
+        "loss.Objective.forward = lambda self, batch: real(self, batch) * float('nan')"
     )
     config = recipe(
         model_dir, rows_file, train={"max_steps": 2, "on_nonfinite": "skip"}, data={"eval_fraction": 0.2}

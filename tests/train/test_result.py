@@ -46,6 +46,18 @@ def test_the_adapter_brings_the_tokenizers_own_files_and_a_manifest(lora, model_
     }  # fmt: skip
 
 
+def test_the_adapters_readme_says_what_it_is(lora, model_dir):
+    text = (lora.run_dir / "adapter" / "README.md").read_text()
+    assert text.startswith(f"---\nbase_model: {model_dir}\nlibrary_name: peft\n---\n# run\n")
+    assert f"base: `{model_dir}`, weights sha256 `{mark_base(str(model_dir), 42)['weights']}`" in text
+    assert "- method: lora, rank 8, alpha 16\n" in text
+    assert "rows.json`; " in text
+    assert " rows to train on, " in text
+    assert "- steps: 3 of 8 rows, seed 42\n" in text
+    assert "[More Information Needed]" not in text
+    assert "README.md" in read_manifest(lora.run_dir / "adapter")["files"]
+
+
 def test_the_best_step_is_the_one_that_was_measured_best(lora):
     rows = lora.metrics
     assert "eval_loss" in rows[-1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from launcher.train.pack import order_rows
-from launcher.train.row_facts import describe_rows, measure_alike, measure_order, take_evenly
+from launcher.train.row_facts import describe_rows, measure_alike, measure_order, take_evenly, warn_of_shreds
 from launcher.train.rows import Row, Turn
 
 
@@ -60,3 +60,12 @@ def test_a_sample_is_spread_over_all_rows() -> None:
     rows = [row(str(n), "x") for n in range(1000)]
     assert [sampled.turns[0].text for sampled in take_evenly(rows, 4)] == ["0", "250", "500", "750"]
     assert len(take_evenly(rows[:3], 200)) == 3
+
+
+def test_a_tokenizer_that_shreds_the_text_is_warned_of():
+    facts = {"bytes_per_token": 1.2, "chars_per_token": 0.4, "unknown_share": 0.0}
+    assert warn_of_shreds(facts).startswith("a token holds 0.40 characters (1.2 bytes) of these rows")
+    assert warn_of_shreds({**facts, "bytes_per_token": 2.0}) == ""
+    unknown = {**facts, "unknown_share": 0.3}
+    assert warn_of_shreds(unknown) == "30% of the tokens of these rows are unknown to this model's tokenizer"
+    assert warn_of_shreds({}) == ""
