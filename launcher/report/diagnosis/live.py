@@ -15,6 +15,8 @@ from launcher.report.run_record import RunRecord
 FIRST_LOOKS, GROWTH = (1, 3, 10, 20), 1.1
 #: rows held; beyond that older ones behind the start are let go
 MAX_ROWS, KEPT_START = 6000, 1000
+#: ranks say it themselves while they read the rows, from a milder threshold on
+_SAID_BY_RANKS = frozenset({"TEXT_SHREDDED"})
 _KEYS = (
     "step", "loss", "eval_loss", "lr", "grad_norm", "step_s", "data_wait_s", "slowest_rank", "slowest_step_s",
     "median_step_s", "facts",
@@ -48,7 +50,7 @@ class JudgingView:
         self._record = RunRecord(Path(), "", "running", config=config, plan=plan)
         self._rows: list[dict[str, Any]] = []
         self._count, self._next = 0, FIRST_LOOKS[0]
-        self._told: set[str] = set()
+        self._told: set[str] = set(_SAID_BY_RANKS)
 
     def rank_output(self, rank: int, data: bytes) -> None:
         """Pass it on."""

@@ -101,7 +101,8 @@ def _steps_tile(record: RunRecord, words: Words) -> Markup | None:
     losses = record.series("loss")
     if not losses:
         return None
-    total = number(record.settings.get("train.max_steps"))
+    told = record.values("num_steps")  # epochs come to steps only on the ranks
+    total = told[-1] if told else number(record.settings.get("train.max_steps"))
     return _tile(
         words("steps"), f"{losses[-1][0]:,}", words("of_steps").format(total=f"{total:,.0f}") if total else ""
     )

@@ -277,16 +277,17 @@ def test_live_each_verdict_is_told_once_and_early() -> None:
     )
     losses = [2.0 + 0.05 * step for step in range(300)]
     for row in make_metrics(
-        losses, facts={"bytes_per_token": 1.0, "without_gradient": 2, "learning_rate": 1e-2}
+        losses,
+        facts={"bytes_per_token": 1.0, "file_order_share": 1.0, "without_gradient": 2, "learning_rate": 1e-2},
     ):
         judging.metric(row.pop("step"), row)
     judging.rank_output(3, b"x")
     judging.status("hello")
     assert [(step, verdict.code) for step, verdict, _ in told] == [
-        (1, "TEXT_SHREDDED"), (3, "NOTHING_TRAINED"), (10, "RATE_TOO_HIGH"),
+        (1, "NOT_SHUFFLED"), (3, "NOTHING_TRAINED"), (10, "RATE_TOO_HIGH"),
     ]  # fmt: skip
     assert told[0][2].startswith(
-        "The tokenizer shreds the text: the rows come to 1 bytes of UTF-8 a token. Try: "
+        "Rows come in the order of the file: 100% of 960 rows come right behind their neighbour in the file. Try: "
     )
     assert view.metrics == list(range(1, 301))
     assert (view.output, view.texts) == ([(3, b"x")], ["hello"])
