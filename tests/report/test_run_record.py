@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.base.errors import UsageError
+from launcher.launch.life import this_head
+from launcher.launch.run_folder import RunFolder
 from launcher.report.run_record import number, read_record, read_records
 from tests.report.folders import make_folder, make_lines, make_losses, make_metrics
 
@@ -90,3 +92,14 @@ def test_all_folders_that_are_none_are_told_at_once(tmp_path: Path) -> None:
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     records = read_records([make_folder(tmp_path / place / "run") for place in ("x", "y")])
     assert [record.label for record in records] == ["x/run", "y/run"]
+
+
+def test_a_run_that_goes_on(tmp_path: Path) -> None:
+    path = make_folder(tmp_path / "a", files={"summary.json": None, "events.jsonl": None})
+    folder = RunFolder(path, "a")
+    head = this_head("a", path, target="demo", kind="recipe", hosts=("node01",), detached=False, steps=40)
+    (path / "head.json").write_text(head.to_json())
+    folder.add_event("rank_started", host="node01", rank=0)
+    assert read_record(path).state == "running"
+    folder.close()
+    assert read_record(path).state == "broken"
