@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-MEASUREMENTS = ("bench.launch", "bench.fanout", "bench.check")
+MEASUREMENTS = ("bench.launch", "bench.fanout", "bench.check", "bench.slurm")
 
 
 def main() -> None:

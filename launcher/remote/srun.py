@@ -113,7 +113,7 @@ class SrunStep:
         self._streams = [SrunStream(self, node, host.name) for node, host in enumerate(hosts)]
         self._open = set(range(len(hosts)))
         self._lock = threading.Lock()
-        self._has_code = False
+        self._has_code = self._is_told = False
         self._name = ""
         self._send(ALL, NAMES, ",".join(host.name for host in hosts).encode("ascii"))
         threading.Thread(target=self._read, daemon=True, name="read-srun").start()
@@ -152,6 +152,13 @@ class SrunStep:
     def last_words(self) -> str:
         """What srun said, and its exit code when it has one."""
         return self._srun.last_words()[-WORDS_LIMIT:]
+
+    def tell_words(self) -> str:
+        """srun's own complaints, for one message of all its nodes; empty for the others."""
+        with self._lock:
+            is_first, self._is_told = not self._is_told, True
+        lines = self.last_words().split("\n") if is_first else []
+        return "\n".join(line for line in lines if "slurmstepd-" not in line)
 
     def _read(self) -> None:
         """Lines to the streams they belong to; other lines are a program's on a node, or srun's, and go by."""
@@ -260,11 +267,11 @@ class SrunStream:
 
     def why_refused(self) -> UnreachableError | None:
         """See ``Stream.why_refused``."""
-        words = self._step.last_words()
-        if not words:
+        if not self._step.last_words():
             return None
+        why = self._step.tell_words() or "the same srun"
         return UnreachableError(
-            f"{self._name}: no agent by srun: {words}", "scontrol show node tells its state"
+            f"{self._name}: no agent by srun: {why}", "scontrol show node tells its state"
         )
 
 

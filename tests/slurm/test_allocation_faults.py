@@ -104,6 +104,20 @@ def test_the_head_killed(slurm, slurm_path):
     assert run.done() == "FAILED"
 
 
+def test_a_node_whose_slurmd_does_not_answer(slurm, slurm_path):
+    run = JobRun(slurm, slurm_path, LONG, before="touch begun; sleep 2")
+    wait_for((slurm_path / "begun").exists, 20, run.said)
+    run.processes(2, "/usr/sbin/slurmd")[0].kill()
+    wait_for(lambda: "error:" in run.said(), 60, run.said)
+    run.wait_gone((1,), 10)
+    assert run.summary()["exit"] == 4
+    assert re.search(
+        "error: node00.: no agent by srun: .*node002: Communication connection failure", run.said()
+    )
+    assert re.search("node00.: no agent by srun: the same srun\n", run.said())
+    slurm.start_slurmd(2)
+
+
 def test_a_node_killed(slurm, slurm_path):
     run = JobRun(slurm, slurm_path, LONG)
     run.wait_up()
