@@ -14,8 +14,10 @@ from launcher.base.errors import UsageError
 from launcher.commands.find_run import find_run
 from launcher.commands.logs import STATE_EVERY_S, TICK_S, is_alive, wait_logs
 from launcher.commands.rank_list import read_ranks
+from launcher.launch.board import read_rows
 from launcher.launch.run_state import RunState, read_run
 from launcher.report.follow import LogFollower, RunFollower, describe
+from launcher.report.picture import Picture
 from launcher.report.rank_logs import RankLog
 from launcher.report.terminal import TerminalView
 
@@ -25,8 +27,9 @@ LINES_BEFORE = 5
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--ranks", "rank_list", metavar="LIST", help="Show only these ranks' output, such as 0,8-11.")
+@click.option("--plain", is_flag=True, help="Lines alone, without the view at the foot of the terminal.")
 @click.argument("word", metavar="[RUN]", required=False)
-def attach(word: str | None, rank_list: str | None) -> int:
+def attach(word: str | None, rank_list: str | None, plain: bool) -> int:
     """Watch a run as on its own terminal, until it ends; then this command has the run's exit code.
 
     Ctrl-C leaves the run as it is. RUN is a run folder or its name; without it the one run of yours that goes on.
@@ -40,7 +43,7 @@ def attach(word: str | None, rank_list: str | None) -> int:
         click.echo(f"dcu-launch: {run.name}, led by {where}; Ctrl-C leaves it running")
         found = wait_logs(run, lambda: leave.asked)
         if found:
-            _watch(run, found, read_ranks(rank_list, len(found)), leave)
+            _watch(run, found, read_ranks(rank_list, len(found)), plain, leave)
     if leave.asked and is_alive(run):
         click.echo(f"dcu-launch: {run.name} goes on; dcu-launch stop {run.name} ends it")
         return 0
@@ -63,26 +66,34 @@ class Leave:
         self.asked = True
 
 
-def _watch(run: RunState, found: list[RankLog], ranks: frozenset[int] | None, leave: Leave) -> None:
+def _watch(
+    run: RunState, found: list[RankLog], ranks: frozenset[int] | None, plain: bool, leave: Leave
+) -> None:
+    hosts, steps = [log.host for log in found], run.head.steps if run.head else None
+    picture = Picture(run.name, steps, run.head.started if run.head else time.time(), hosts)
     view = TerminalView(
         sys.stdout,
-        num_ranks=len(found),
-        hosts_of_ranks=[log.host for log in found],
+        hosts_of_ranks=hosts,
         ranks=ranks,
         color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
-        total_steps=run.head.steps if run.head else None,
+        total_steps=steps,
+        picture=None if plain else picture,
     )
     shown = [log for log in found if ranks is None or log.rank in ranks]
     logs, events = LogFollower(shown, LINES_BEFORE), RunFollower(run.path)
     events.take_events()
-    for row in events.take_rows()[-1:]:
-        view.metric(int(row.get("step", 0)), row)
+    before = [row for row in events.take_rows() if isinstance(row.get("step"), int)]
+    for row in before:
+        picture.add_row(row["step"], row)
+    for row in before[-1:]:
+        view.show_row(row["step"], row)
     next_look, goes_on = 0.0, True
     try:
         while goes_on and not leave.asked and not view.is_broken:
             now = time.monotonic()
             if now >= next_look:
                 goes_on, next_look = is_alive(run), now + STATE_EVERY_S
+                view.nodes(read_rows(run.path))
             logs.feed(view, now, everything=not goes_on)
             pass_on(events, view)
             view.tick(now)

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from launcher.base.config import ROW_SUFFIXES
 from launcher.base.errors import LauncherError, StoppedError, UsageError
+from launcher.commands.attempt import watch_attempt
 from launcher.commands.conclude import conclude, summarize_error, write_report
 from launcher.commands.judge import judge, read_reports, refuse
 from launcher.commands.outside import Outside, detach, enlist, listening, watch_start
@@ -22,27 +23,20 @@ from launcher.commands.request import Request
 from launcher.commands.torch_check import TorchCheck
 from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.host import Host
-from launcher.hosts.hostfile import unique_labels
 from launcher.launch.background import Foreground
 from launcher.launch.gate import Gate
 from launcher.launch.meeting import arrange_meeting
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, NodeOrder
-from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder, claim_folder
 from launcher.launch.signals import signals_to
-from launcher.launch.supervise import Supervisor, View
 from launcher.preflight.finding import Finding
 from launcher.preflight.report import NodeReport
 from launcher.remote.fanout import open_sessions
 from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox
 from launcher.report.lasting import outlast_readers
-
-if TYPE_CHECKING:
-    from launcher.report.diagnosis.verdict import Verdict
-    from launcher.report.terminal import TerminalView
 
 MAX_ATTEMPTS = 4  # three more, where somebody took the port
 WAITING_EVERY_S = 5.0
@@ -250,7 +244,7 @@ def run_ranks(
         if attempt == 0:
             _tell_bindings(plan)
         gate = _make_gate(request, reports, findings, folder)
-        outcome = _attempt(nodes, request, reports, folder, plan, gate, outside)
+        outcome = watch_attempt(nodes, request, reports, folder, plan, gate, outside)
         if not outcome.started_again or attempt == MAX_ATTEMPTS - 1 or request.spec.master_port:
             break
         folder.add_event("retry", attempt=attempt, data={"why": f"port {plan.master_port} was taken"})
@@ -275,80 +269,6 @@ def _tell_bindings(plan: LaunchPlan) -> None:
             alike.setdefault(order.binding, []).append(order.host)
     for text, names in alike.items():
         click.echo(f"dcu-launch: {_fold(names)}: {text}", err=True)
-
-
-def _attempt(
-    nodes: Nodes,
-    request: Request,
-    reports: Sequence[NodeReport],
-    folder: RunFolder,
-    plan: LaunchPlan,
-    gate: Gate,
-    outside: Outside,
-) -> Outcome:
-    from launcher.report.terminal import TerminalView
-
-    labels = unique_labels(request.hosts)
-    hosts_of_ranks = [labels[order.node_rank] for order in plan.nodes for _ in order.ranks]
-    steps = (request.spec.recipe or {}).get("config", {}).get("train", {}).get("max_steps")
-    view = TerminalView(
-        sys.stdout,
-        num_ranks=len(hosts_of_ranks),
-        hosts_of_ranks=hosts_of_ranks,
-        ranks=_shown_ranks(request, len(hosts_of_ranks)),
-        color=sys.stdout.isatty() and not _no_color(),
-        total_steps=steps,
-    )
-    supervisor = Supervisor(
-        nodes=nodes,
-        plan=plan,
-        spec=request.spec,
-        folder=folder,
-        view=_judging(view, request, plan, folder),
-        sees_run_dir=[report.sees_run_dir is not False for report in reports],
-        start_limit_s=request.options["start_timeout"],
-        save_limit_s=request.options["save_grace"],
-        gate=gate,
-    )
-    if isinstance(gate, TorchCheck):
-        gate.say = view.status
-
-    def tick() -> None:
-        view.tick(time.monotonic())
-        outside.serve(supervisor)
-
-    nodes.set_tick(tick)
-    try:
-        return supervisor.run()
-    finally:
-        nodes.set_tick(lambda: None)
-        view.close()
-
-
-def _judging(view: TerminalView, request: Request, plan: LaunchPlan, folder: RunFolder) -> View:
-    """The view of a recipe's run also says what stands out on its curve; a script's has none that we know."""
-    if request.spec.recipe is None:
-        return view
-    from launcher.report.diagnosis.live import JudgingView
-
-    def tell(verdict: Verdict, line: str) -> None:
-        view.status(f"warning: {line}")
-        folder.add_event("warning", data={"message": line, "verdict": verdict.code})
-
-    return JudgingView(view, request.spec.recipe["config"], plan.to_dict(), tell)
-
-
-def _shown_ranks(request: Request, world_size: int) -> frozenset[int] | None:
-    """In the background nobody looks: what ranks say is in their logs, unless some are named."""
-    if request.options["detach"] and request.options["shown_ranks"] is None:
-        return frozenset()
-    return request.shown_ranks(world_size)
-
-
-def _no_color() -> bool:
-    import os
-
-    return bool(os.environ.get("NO_COLOR"))
 
 
 def _fold(names: Sequence[str]) -> str:

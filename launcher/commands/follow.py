@@ -35,7 +35,6 @@ def follow_job(number: str, run_dir: Path) -> int:
     """
     view = TerminalView(
         sys.stdout,
-        num_ranks=0,
         hosts_of_ranks=(),
         ranks=frozenset(),
         color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),

@@ -104,7 +104,6 @@ def _show(
 ) -> int:
     view = TerminalView(
         sys.stdout,
-        num_ranks=len(found),
         hosts_of_ranks=[log.host for log in found],
         ranks=frozenset(log.rank for log in chosen),
         color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),

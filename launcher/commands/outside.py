@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -55,6 +56,7 @@ class Outside:
 
     ear: Ear
     background: Background | None = None
+    started: float = field(default_factory=time.time)
 
     def serve(self, supervisor: Supervisor) -> None:
         """Let the waiting terminal go when all ranks are started, and pass saves on; called some ten times a second."""

@@ -68,6 +68,16 @@ from launcher.commands.options import (
     is_flag=True,
     help="Go on in the background once all ranks are started; see ps, logs, attach, stop, save.",
 )
+@click.option("--plain", is_flag=True, help="Lines alone, without the live view at the foot of the terminal.")
+@click.option(
+    "--gauges",
+    "gauges_every",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between looks at the cards by hy-smi or nvidia-smi; 0: never.",
+)
 @click.option("--ranks", "shown_ranks", metavar="LIST", help="Show only these ranks' output, such as 0,8-11.")
 @click.option(
     "--start-timeout",

@@ -16,6 +16,8 @@ from launcher.remote.session import Arrival, Inbox, Session
 
 PING_EVERY_S = 2.0
 TICK_S = 0.1
+#: what says no more than that the node lives and how it does: nobody waits for it
+ASIDE = frozenset({"pong", "gauges"})
 #: what a node sends as soon as it can, perhaps while the head still waits for something else
 UNASKED = frozenset({"report"})
 
@@ -26,6 +28,10 @@ class Nodes:
     Args:
         lost_after_s: a node that says nothing for so long is lost.
         tick: called some ten times a second while waiting.
+
+    Attributes:
+        lost: why, by node.
+        gauges: what each node last said of its cards and itself, see ``launcher/node/gauges.py``.
     """
 
     def __init__(
@@ -38,6 +44,7 @@ class Nodes:
         self._looked = self._heard_at_least = time.monotonic()
         self._stood_still_s = self._ticked = 0.0
         self.lost: dict[int, str] = {}
+        self.gauges: dict[int, dict[str, Any]] = {}
         self._early: dict[tuple[int, str], dict[str, Any]] = {}
         self._ended = threading.Event()
         threading.Thread(target=self._ping, daemon=True, name="ping").start()
@@ -107,8 +114,10 @@ class Nodes:
         if arrival.lost:
             self.lost[arrival.node] = arrival.lost
             yield arrival
-        elif not (isinstance(arrival.frame, dict) and arrival.frame.get("kind") == "pong"):
+        elif not isinstance(arrival.frame, dict) or arrival.frame.get("kind") not in ASIDE:
             yield arrival
+        elif arrival.frame["kind"] == "gauges":
+            self.gauges[arrival.node] = arrival.frame
 
     def _ping(self) -> None:
         """The nodes' lease on the head, in a thread: a disk that keeps the head waiting is no reason to end a run."""

@@ -112,6 +112,11 @@ class Supervisor:
         """Whether a word to the ranks of a recipe would reach them all: they may train, and nobody stops them."""
         return self._go_told and not self._stop_how
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the ranks were told to end."""
+        return bool(self._stop_how)
+
     def _finished(self) -> bool:
         living = set(self.nodes.alive)
         if living <= self._quiet_nodes:

@@ -10,6 +10,7 @@ gone it ends its ranks and itself. It answers the head's words:
     reach    try the master's addresses                                         -> reached
     order    start the ranks                  -> started, then output, event, joined, rank_exit
     go, save to the ranks
+    watch    tell every few seconds how its cards and the host do                  -> gauges
     sync_look, sync_take, fetch_look, fetch, taken   folders on their way here or there, see ``folder_in``, ``folder_out``
     stop     asked or broken, see ``RankGroup``                                 -> stopped
     end      nothing may be left                                                -> ended, and the agent exits
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, NoReturn, Optional
 
     from . import folder_in, folder_out, network
+    from .gauges import Gauges
     from .rank_group import RankGroup
 else:
     import _signal as signal  # the same functions and numbers, but no enumerations made of all of them
@@ -78,6 +80,7 @@ class Agent:
         self._sender: Optional[folder_out.FolderSender] = None
         self._variables: Dict[str, str] = {}
         self._port: Optional[network.MasterPort] = None
+        self._gauges: Optional[Gauges] = None
         self._ending = False
         self._terminated = False
 
@@ -187,6 +190,8 @@ class Agent:
         elif kind == "reach":
             self._in_thread(lambda: self._reach(message))
             self._load_at = 0.0
+        elif kind == "watch" and self._gauges is None:
+            self._watch(float(message["every"]))
         else:
             self._obey_about_folders(message)
 
@@ -202,6 +207,12 @@ class Agent:
         if message.get("beside_ranks"):
             self._ranks().accept(beside)
         self._in_thread(lambda: deep_look.look(message, self.home, self._variables, beside))
+
+    def _watch(self, every_s: float) -> None:
+        from .gauges import Gauges
+
+        self._gauges = Gauges(self._variables, every_s, self._say_from_thread)
+        self._ranks().spared = self._gauges.pids
 
     def _obey_about_folders(self, message: Dict[str, Any]) -> None:
         from . import folder_in, folder_out
@@ -312,6 +323,8 @@ class Agent:
 
     def _leave(self) -> NoReturn:
         self._close_port()
+        if self._gauges is not None:
+            self._gauges.end()
         if self._group is not None or process_tree.descendants(os.getpid()):
             self._ranks().close()
         self._line.send({"kind": "ended"})

@@ -34,7 +34,7 @@ def find_cards(
     """
     kernel = read_topology(root)
     nvidia = count_nvidia(root)
-    answers = ask_tools(variables, dtk_root, bool(kernel) or _has_kfd(root), nvidia > 0, root)
+    answers = ask_tools(variables, dtk_root, bool(kernel) or has_kfd(root), nvidia > 0, root)
     if not (kernel or nvidia or answers):
         return {
             "kind": "cpu", "count": 0, "visible": visible_cards(variables), "list": [], "counts": {}, "processes": None,
@@ -71,19 +71,34 @@ def find_cards(
     }
 
 
-def _has_kfd(root: str) -> bool:
+def has_kfd(root: str = "") -> bool:
+    """Whether the driver of DCUs, or of AMD's cards, has made its device."""
     return os.path.exists(root + "/dev/kfd") or os.path.exists(root + "/dev/mkfd")
+
+
+def find_smi(
+    variables: Mapping[str, str], dtk_root: Optional[str], has_cards: bool, root: str = ""
+) -> Tuple[Optional[str], Dict[str, str]]:
+    """hy-smi, else rocm-smi where there are cards, and the variables to start it with."""
+    folders = [root + folder + "/bin" for folder in HYHAL_FOLDERS]
+    program = find_program("hy-smi", variables, folders)
+    if program is None and has_cards:
+        program = find_program("rocm-smi", variables, [os.path.join(dtk_root, "bin")] if dtk_root else [])
+    environment = dict(variables)
+    if program and program.startswith(tuple(folders)):
+        # its own libraries lie beside hy-smi, and a shell that is not a login shell has no path to them
+        lib = os.path.join(os.path.dirname(os.path.dirname(program)), "lib")
+        before = environment.get("LD_LIBRARY_PATH")
+        environment["LD_LIBRARY_PATH"] = lib + ":" + before if before else lib
+    return program, environment
 
 
 def ask_tools(
     variables: Mapping[str, str], dtk_root: Optional[str], has_cards: bool, has_nvidia: bool, root: str = ""
 ) -> Dict[str, Answer]:
     """Ask hy-smi (or rocm-smi), rocminfo and nvidia-smi at once, each only where it is."""
-    folders = [root + folder + "/bin" for folder in HYHAL_FOLDERS]
     dtk_folder = [os.path.join(dtk_root, "bin")] if dtk_root else []
-    program = find_program("hy-smi", variables, folders)
-    if program is None and has_cards:
-        program = find_program("rocm-smi", variables, dtk_folder)
+    program, environment = find_smi(variables, dtk_root, has_cards, root)
     commands: Dict[str, List[str]] = {}
     if program:
         commands = {
@@ -101,18 +116,12 @@ def ask_tools(
         from .smi import NVIDIA_FIELDS
 
         commands["nvidia"] = [nvidia, "--query-gpu=" + NVIDIA_FIELDS, "--format=csv,noheader,nounits"]
-    # its own libraries lie beside hy-smi, and a shell that is not a login shell has no path to them
-    environment = dict(variables)
-    if program and program.startswith(tuple(folders)):
-        lib = os.path.join(os.path.dirname(os.path.dirname(program)), "lib")
-        before = environment.get("LD_LIBRARY_PATH")
-        environment["LD_LIBRARY_PATH"] = lib + ":" + before if before else lib
     return ask_all(commands, environment, SMI_LIMIT_S) if commands else {}
 
 
 def read_topology(root: str = "") -> List[smi.Card]:
     """Cards of the KFD topology, nodes with SIMD units, with gfx, memory and place on the PCI bus; [] without a device."""
-    if not _has_kfd(root):
+    if not has_kfd(root):
         return []
     found: List[smi.Card] = []
     paths = find_paths(root + "/sys/class/kfd/kfd/topology/nodes/*/properties")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from . import network, process_tree
 from .deep_look import Beside
@@ -63,6 +63,7 @@ class RankGroup:
         self._kill_at: Optional[float] = None
         self._stuck_at: Optional[float] = None
         self._left: List[int] = []
+        self.spared: Set[int] = set()  # programs of the agent's own, not of ranks
         self._logs_until: Optional[float] = None
         self._joined = JoinedRanks()
 
@@ -342,7 +343,7 @@ class RankGroup:
         """All that descends from this agent, but not our own import process, and no rank that is told as stuck."""
         keep = [self._importer.pid] if self._importer is not None else []
         keep += [self._beside.pid] if self._beside is not None else []
-        return process_tree.descendants(os.getpid(), leave_out=[*keep, *self._left])
+        return process_tree.descendants(os.getpid(), leave_out=[*keep, *self._left, *self.spared])
 
     def close(self) -> None:
         """End the import process and whatever else is left."""

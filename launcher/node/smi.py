@@ -4,7 +4,7 @@ hy-smi has had five tables, three spellings of its single queries and two of its
 around all of them. Columns are found by their heading, never by number, and what is not understood is left out.
 
 A card is a dict with ``index`` and, as far as known, ``model``, ``memory_mib``, ``used_mib``, ``used_percent``,
-``busy_percent``, ``pci``, ``numa``, ``gfx``.
+``busy_percent``, ``temp_c``, ``power_w``, ``pci``, ``numa``, ``gfx``.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ def _read_table(text: str) -> Dict[int, Card]:
             value = next((_percent(row[name]) for name in names if name in row), None)
             if value is not None:
                 card[key] = value
+        for key, name, unit in (("temp_c", "TEMP", "c"), ("power_w", "AVGPWR", "w")):
+            measured = re.match(r"(\d{1,4}(?:\.\d+)?)" + unit + "$", row.get(name, ""), re.I)
+            if measured:
+                card[key] = float(measured.group(1))
         # the newest table names the card in a column that has no heading
         if len(cells) == len(heads) + 1 and not cells[-1].endswith("%"):
             card["model"] = cells[-1]
@@ -94,7 +98,16 @@ def _read_lines(text: str) -> Dict[int, Card]:
         if colon and not numa:
             facts = _one_fact(key.strip(), value.strip())
         if facts:
-            found.setdefault(index, {}).update(facts)
+            found[index] = _add_fact(found.get(index, {}), facts)
+    return found
+
+
+def _add_fact(card: Card, facts: Card) -> Card:
+    """The later one counts; of several sensors of a card the hottest."""
+    hottest = max([held["temp_c"] for held in (card, facts) if "temp_c" in held], default=None)
+    found = dict(card, **facts)
+    if hottest is not None:
+        found["temp_c"] = hottest
     return found
 
 
@@ -112,7 +125,7 @@ def _read_json(text: str) -> Dict[int, Card]:
                 continue
             card: Card = {}
             for key, held in facts.items():
-                card.update(_one_fact(key.strip(), str(held).strip()))
+                card = _add_fact(card, _one_fact(key.strip(), str(held).strip()))
             found[int(match.group(1))] = card
         return found
     return {}
@@ -132,6 +145,10 @@ def _one_fact(key: str, value: str) -> Card:
     number = re.match(r"(\d+(?:\.\d+)?)\s*%?$", value)
     if re.match(r"(?:hcu|dcu|gpu) use \(%\)$", lower) and number:
         return {"busy_percent": float(number.group(1))}
+    if lower.startswith("temperature (sensor") and lower.endswith("(c)") and number:
+        return {"temp_c": float(number.group(1))}
+    if lower.startswith("average graphics package power (w") and number:
+        return {"power_w": float(number.group(1))}
     if re.match(r"(?:hcu|dcu|gpu) memory use \(%\)$", lower) and number:
         return {"used_percent": float(number.group(1))}
     return {}
@@ -204,5 +221,25 @@ def read_nvidia(text: str) -> List[Card]:
             card["busy_percent"] = float(cells[4])
         if _BDF.search(cells[5]):
             card["pci"] = cells[5].lower()[-12:]
+        found.append(card)
+    return found
+
+
+#: likewise, for ``read_nvidia_gauges``
+NVIDIA_GAUGES = "index,memory.total,memory.used,utilization.gpu,temperature.gpu,power.draw"
+
+
+def read_nvidia_gauges(text: str) -> List[Card]:
+    """What changes from moment to moment, out of nvidia-smi's CSV with ``NVIDIA_GAUGES``."""
+    found: List[Card] = []
+    names = ("memory_mib", "used_mib", "busy_percent", "temp_c", "power_w")
+    for line in clean(text).split("\n"):
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 6 or not re.match(r"\d{1,4}$", cells[0]):
+            continue
+        card: Card = {"index": int(cells[0])}
+        for name, cell in zip(names, cells[1:]):
+            if re.match(r"\d{1,9}(\.\d+)?$", cell):
+                card[name] = int(cell) if name.endswith("_mib") and cell.isdigit() else float(cell)
         found.append(card)
     return found

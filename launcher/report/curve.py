@@ -60,6 +60,17 @@ def draw_metrics(
     return _draw(losses, take_series(metrics, "eval_loss"), width, height, encoding)
 
 
+def draw_points(
+    losses: Sequence[tuple[int, float]],
+    eval_losses: Sequence[tuple[int, float]],
+    width: int = 72,
+    height: int = 12,
+    encoding: str = "utf-8",
+) -> str:
+    """The chart of (step, loss), and of (step, eval loss) as marks; empty without a finite loss."""
+    return _draw(losses, eval_losses, width, height, encoding)
+
+
 def _draw(
     losses: Sequence[tuple[int, float]],
     eval_losses: Sequence[tuple[int, float]],
@@ -71,7 +82,7 @@ def _draw(
     finite = [loss for _, loss in losses if math.isfinite(loss)]
     if not finite:
         return ""
-    look = _FINE if _can_encode(encoding) else _ASCII
+    look = _FINE if can_encode(encoding) else _ASCII
     low, high = _find_range([*finite, *(loss for _, loss in marks)])
     labels = _label_rows(low, high, height - 2)
     margin = max(map(len, labels))
@@ -187,7 +198,8 @@ def _label_rows(low: float, high: float, height: int) -> list[str]:
     ]
 
 
-def _can_encode(encoding: str) -> bool:
+def can_encode(encoding: str) -> bool:
+    """Whether a stream of this encoding can say braille and lines."""
     try:
         (chr(_BRAILLE + 1) + "\u2524\u2514\u2500\u25cf").encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -12,7 +12,11 @@ INTERVAL_S = 5.0
 
 
 class Progress:
-    """Chooses which rows are shown as lines of their own; ``line`` is the newest one of a long run."""
+    """Chooses which rows are shown as lines of their own; ``line`` is the newest one of a long run.
+
+    Attributes:
+        interval_s: seconds between the lines of a long run.
+    """
 
     def __init__(self, total_steps: int | None) -> None:
         # a recipe that counts epochs instead says 0 or -1
@@ -20,6 +24,7 @@ class Progress:
         self._step_s: float | None = None
         self._held = ""
         self._last_shown: float | None = None
+        self.interval_s = INTERVAL_S
         self.line = ""
 
     def add(self, step: int, data: dict[str, Any]) -> str:
@@ -44,8 +49,8 @@ class Progress:
         return ""
 
     def take_line(self, now: float) -> str:
-        """The newest row of a long run once INTERVAL_S have passed since the last one shown."""
-        if not self._held or (self._last_shown is not None and now - self._last_shown < INTERVAL_S):
+        """The newest row of a long run once ``interval_s`` have passed since the last one shown."""
+        if not self._held or (self._last_shown is not None and now - self._last_shown < self.interval_s):
             return ""
         self._last_shown = now
         return self.close()

@@ -14,7 +14,14 @@ CASES = {
     for path in sorted((Path(__file__).parents[1] / "cases" / "smi").glob("*.json"))
 }
 TEXTS = ["\n".join(case["text"]) for case in CASES.values()]
-PARSERS = [smi.read_cards, smi.read_driver_version, smi.read_processes, smi.read_rocminfo, smi.read_nvidia]
+PARSERS = [
+    smi.read_cards,
+    smi.read_driver_version,
+    smi.read_processes,
+    smi.read_rocminfo,
+    smi.read_nvidia,
+    smi.read_nvidia_gauges,
+]
 NOISE = "\x1b[31mlibibverbs: Warning: no userspace device\x1b[0m\nWARNING: x\r\n"
 
 
@@ -57,6 +64,6 @@ def test_facts_of_several_texts_are_merged():
     table = smi.read_cards("HCU Temp VRAM% HCU% Mode\n0 60.0C 85% 0.0% Normal")
     facts = smi.read_cards('{"card0": {"Card Series": "BW"}, "card1": {"Card Series": "BW"}}')
     assert smi.merge_cards(facts, table) == [
-        {"index": 0, "model": "BW", "used_percent": 85.0, "busy_percent": 0.0},
+        {"index": 0, "model": "BW", "used_percent": 85.0, "busy_percent": 0.0, "temp_c": 60.0},
         {"index": 1, "model": "BW"},
     ]

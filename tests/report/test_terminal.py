@@ -16,7 +16,7 @@ HOSTS = ("node00", "node00", "node01", "node01")
 
 def make_view(stream: io.StringIO, hosts: Sequence[str] = HOSTS, **options: Any) -> TerminalView:
     settings: dict[str, Any] = {"ranks": None, "color": False, "total_steps": None, **options}
-    return TerminalView(stream, num_ranks=len(hosts), hosts_of_ranks=hosts, **settings)
+    return TerminalView(stream, hosts_of_ranks=hosts, **settings)
 
 
 def lines_of_rank(shown: str, rank: int) -> list[str]:
