@@ -91,9 +91,13 @@ def describe(event: Mapping[str, Any]) -> str:
     data = event.get("data")
     data = data if isinstance(data, dict) else {}
     form = _TOLD.get(str(event.get("kind")))
-    if form is None or data.get("refused") or data.get("status") == 0:
+    if form is None or data.get("refused") or data.get("status") in _NO_FAILURE:
         return ""
     return form.format_map(_Known({**event, **data}))
+
+
+#: done, or ended because it was asked to: the head is silent about these, too
+_NO_FAILURE = (0, 143, -15)
 
 
 class _Known(dict[str, Any]):
