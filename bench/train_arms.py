@@ -40,7 +40,7 @@ _FREEZE = {"method": "freeze"}
 ARMS: dict[str, tuple[dict[str, Any], ...]] = {
     "r0": ({},),
     "plain": (_PLAIN,),
-    "plain-512": (_PLAIN, {"data": {"pack_length": 512}}),
+    "plain-1024": (_PLAIN, {"data": {"pack_length": 1024}}),
     "plain-model": (_PLAIN, {"train": {"kernels": "model"}}),
     "plain-peft": (_PLAIN, {"lora": {"light": False}}),
     "varlen": (_VARLEN,),

@@ -17,6 +17,7 @@ import torch
 from launcher.base.config import Recipe
 from launcher.base.learning_rate import pick_learning_rate
 from launcher.train import checkpoint, zero
+from launcher.train.ahead import Ahead
 from launcher.train.channel import Channel
 from launcher.train.data import RunData, make_batch
 from launcher.train.engine import Engine
@@ -59,6 +60,7 @@ class Setup:
     facts: dict[str, Any]
     movement: Movement | None = None
     figures: dict[str, Any] = field(default_factory=dict)
+    ahead: Ahead = field(default_factory=Ahead)
 
 
 @dataclass(slots=True)
@@ -115,7 +117,8 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
     started, step = time.perf_counter(), progress.step + 1
     batch_size, seed = recipe.train.global_batch_size, recipe.train.seed
     rows = rows_of_step(step, len(tokens.rows), batch_size, seed)
-    micros = plan_step(rows, tokens.lengths, world.size, setup.limits)[world.rank]
+    micros = _plan(setup, rows)
+    following = _plan(setup, rows_of_step(step + 1, len(tokens.rows), batch_size, seed))[0]
     rate = pick_learning_rate(recipe) * rate_factor(
         step, setup.num_steps, recipe.train.warmup_ratio, recipe.train.scheduler
     )
@@ -124,7 +127,7 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
     # Dropout drawn from seed, step and rank: a run that goes on draws what an unbroken one would have drawn.
     torch.manual_seed((seed * 1_000_003 + step) * 1_009 + world.rank)
     clock = StepClock(setup.device)
-    loss_sum = _accumulate(setup, micros, tokens.count_labels(rows), clock)
+    loss_sum = _accumulate(setup, micros, tokens.count_labels(rows), clock, following)
     if progress.step == 0:
         _check_gradients(setup)
     if setup.movement is not None:
@@ -146,6 +149,11 @@ def run_step(setup: Setup, progress: Progress) -> dict[str, Any]:
     progress.save = bool(seen[0][2])
     row = _describe_step(setup, progress, rows, seen, {"lr": rate, "grad_norm": norm, "step_s": started})
     return {**row, "facts": found} if found else row
+
+
+def _plan(setup: Setup, rows: list[int]) -> list[Any]:
+    """This rank's micro-batches for the rows of a step."""
+    return plan_step(rows, setup.data.train.lengths, setup.world.size, setup.limits)[setup.world.rank]
 
 
 def _describe_step(
@@ -170,14 +178,21 @@ def _describe_step(
     return row
 
 
-def _accumulate(setup: Setup, micros: list[Any], num_labels: int, clock: StepClock) -> float:
-    """Forward and backward of this rank's micro-batches; the sum of its losses."""
+def _accumulate(
+    setup: Setup, micros: list[Any], num_labels: int, clock: StepClock, following: Any = None
+) -> float:
+    """Forward and backward of this rank's micro-batches; the sum of its losses.
+
+    Args:
+        following: the first micro-batch of the next step, which is made while the card is busy.
+    """
     engine = setup.engine
     total = torch.zeros((), dtype=torch.float64, device=setup.device)
-    engine.model.train()
+    if not (engine.model.training and setup.tuned.causal.training):  # it goes through every module
+        engine.model.train()
     for index, micro in enumerate(micros):
         with clock.data():
-            batch = make_batch(setup.data.train, micro, setup.device, setup.limits)
+            batch = setup.ahead.take(setup.data.train, micro, setup.device, setup.limits)
         # the engine takes the mean over ranks: what is wanted is the sum, over all label tokens of the step
         scale = setup.world.size / num_labels
         with engine.begin_micro(is_last=index + 1 == len(micros)):
@@ -185,6 +200,8 @@ def _accumulate(setup: Setup, micros: list[Any], num_labels: int, clock: StepClo
                 loss = engine.model(batch)
             engine.backward(loss * scale)
         total += loss.detach()
+    if following:
+        setup.ahead.prepare(setup.data.train, following, setup.device, setup.limits)
     return float(total)
 
 

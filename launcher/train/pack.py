@@ -14,6 +14,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: padding of packed sequences may exceed the tokens of a micro-batch by one part in this many
+SPARE = 16
 #: from this padding unit on, lengths count as static: sequences are filled one after another
 STATIC_UNIT = 64
 #: rows of one sequence, by number; a micro-batch is a list of them
@@ -26,7 +28,7 @@ class PackLimits:
     """What a card takes at once.
 
     Attributes:
-        max_tokens: tokens of a micro-batch, padding included.
+        max_tokens: tokens of a micro-batch; padding may add a sixteenth.
         sequence_length: tokens of one packed sequence.
         packing: whether a sequence holds more than one row.
         unit: lengths of sequences are padded to a multiple of this.
@@ -92,9 +94,8 @@ def pack_rows(rows: Sequence[int], lengths: Sequence[int], limits: PackLimits) -
     fill = _fill_evenly if limits.unit < STATIC_UNIT else _fill_first
     sequences = fill(ordered, lengths, limits.sequence_length)
     longest = max(sum(lengths[row] for row in sequence) for sequence in sequences)
-    height = max(
-        1, limits.max_tokens // round_up(longest, limits.unit)
-    )  # by what they are, not by what they may be
+    # by what sequences are, not by what they may be; rows that fill a pack are not torn apart by a little padding
+    height = max(1, (limits.max_tokens + limits.max_tokens // SPARE) // round_up(longest, limits.unit))
     count = math.ceil(len(sequences) / height)
     return [sequences[i::count] for i in range(count)]
 
