@@ -155,7 +155,7 @@ def run_arm(work: Work, arm: str) -> dict[str, Any]:
     """Measure one arm: seconds of each step, tokens, memory, the first loss and gradient norm, what was chosen."""
     import torch
 
-    if arm == "matmul":
+    if arm.startswith("matmul"):
         large = work.device == "cuda"
         return {"tflops": measure_matmul(work.device, 8192 if large else 256, 4.0 if large else 0.1)}
     tokens = draw_rows(work)

@@ -62,7 +62,9 @@ class Engine:
         if self.is_zero:
             self.model.step()
             return float(self.model.get_global_grad_norm()), bool(self.model.was_step_applied())
-        norm = float(self.accelerator.clip_grad_norm_(list(self.model.parameters()), max_norm or math.inf))
+        # from the optimizer: the model would be walked through, all its frozen parts too
+        learnt = [p for group in self.raw_optimizer.param_groups for p in group["params"]]
+        norm = float(self.accelerator.clip_grad_norm_(learnt, max_norm or math.inf))
         taken = math.isfinite(norm)
         if taken or self.scales_loss:
             self.optimizer.step()
