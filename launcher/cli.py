@@ -33,6 +33,7 @@ VERBS = {
     "stop": ("launcher.commands.stop", "stop", "end a run, from any process"),
     "save": ("launcher.commands.stop", "save", "have a recipe's run write a checkpoint now"),
     "generate": ("launcher.commands.generate", "generate", "answer questions with what a run learnt"),
+    "merge": ("launcher.commands.merge", "merge", "a run's adapter and its base as one model"),
     "report": ("launcher.commands.report", "report", "a page of a run, or of several compared"),
     "diagnose": ("launcher.commands.diagnose", "diagnose", "why the loss does not fall, and what to try"),
 }

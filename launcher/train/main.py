@@ -87,8 +87,15 @@ def _tell_torch(world: World, channel: Channel) -> bool:
     return True
 
 
+#: what tells, without asking a card, that there may be one
+CARD_FILES = ("/dev/kfd", "/dev/mkfd", "/dev/nvidiactl")
+
+
 def import_stack() -> None:
     """Import what ranks need, in one place: a process that forks ranks does it once for all of them."""
+    if not any(map(os.path.exists, CARD_FILES)):
+        # where DeepSpeed is installed, peft and accelerate load it, and it would say so on stdout
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import torch  # noqa: F401, I001
     import accelerate  # noqa: F401
     import transformers

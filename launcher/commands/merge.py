@@ -1,0 +1,40 @@
+"""``dcu-launch merge``: one model out of base and adapter. Starts ``launcher.train.merge`` where the training stack is."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from launcher.commands.in_python import become
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.argument("what", metavar="RUN|ADAPTER")
+@click.option("--base", default="", metavar="MODEL", help="The adapter's base, where it lies elsewhere now.")
+@click.option(
+    "-o", "--out", default="", metavar="DIR", help="The model folder to write; default: merged/ in the run."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["base", "bf16", "fp16", "fp32"]),
+    default="base",
+    show_default=True,
+    help="Number format of the written weights; base: as the base is stored.",
+)
+@click.option(
+    "--allow-other-base",
+    is_flag=True,
+    help="Take a base whose weights are not those the adapter was trained on; its shapes must fit.",
+)
+@click.option("--trust-remote-code", is_flag=True, help="Run Python code of the model folder: read it first.")
+@click.option(
+    "--python", metavar="PATH", help="Interpreter that has torch, transformers and peft; default: this one."
+)
+def merge(python: str | None, **options: object) -> None:
+    """Merge a run's LoRA adapter into its base: a model folder that transformers and vLLM load by itself.
+
+    The weights are added in float32 on the CPU (memory: four bytes a parameter, and the written copy) and compared with
+    base and adapter before anything is written.
+    """
+    become(python, "launcher.train.merge", [json.dumps(options)])
