@@ -66,6 +66,12 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         click.echo(f"dcu-launch {__version__}")
         return 0
+    if words[:1] == ["--completion"]:
+        from launcher.commands.completion import make_completion
+
+        known = {name: (_command(name), meaning) for name, (_, _, meaning) in VERBS.items()}
+        click.echo(make_completion(words[1] if len(words) > 1 else "", known), nl=False)
+        return 0
     try:
         code = _command(verb).main(
             words, prog_name=f"dcu-launch {verb}".removesuffix(" run"), standalone_mode=False

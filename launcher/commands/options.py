@@ -24,6 +24,9 @@ Verbs (first word; without one: run):
   diagnose     why the loss does not fall, and what to try
 
 \b
+Completion of words: eval "$(dcu-launch --completion bash)"; zsh and fish, too.
+
+\b
 Exit codes: 0 done, 1 a rank failed (or its own code, 128+N for a signal),
 2 wrong use, config or hostfile, 3 preflight refused, 4 a host could not be
 reached, 5 a node or the head was lost, 70 a bug, 129/130/143 stopped by

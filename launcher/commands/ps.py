@@ -19,7 +19,8 @@ COLUMNS = ("RUN", "STATE", "STEP", "LOSS", "HOSTS", "RANKS", "AGE", "HEAD", "FOL
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-a", "--all", "show_all", is_flag=True, help="Also runs that ended more than a day ago.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array of all that is known.")
-def ps(show_all: bool, as_json: bool) -> int:
+@click.option("--names", is_flag=True, hidden=True)
+def ps(show_all: bool, as_json: bool, names: bool) -> int:
     """List your runs: those that go on, and those that ended within a day.
 
     A run goes on (starting, running, stopping), told how it ended (done, failed, stopped), or its head is gone without a
@@ -27,6 +28,9 @@ def ps(show_all: bool, as_json: bool) -> int:
     """
     now = time.time()
     runs = [run for run in all_runs() if show_all or run.is_alive or now - (run.ended or 0.0) < RECENT_S]
+    if names:  # for shells that complete words
+        click.echo("\n".join(run.name for run in runs))
+        return 0
     if as_json:
         click.echo(json.dumps([_to_dict(run) for run in runs], ensure_ascii=False, indent=2))
         return 0
