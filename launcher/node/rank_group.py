@@ -75,7 +75,7 @@ class RankGroup:
     @property
     def grace_s(self) -> float:
         """For a TERM to the agent itself, which comes from outside (Slurm, the system)."""
-        return float(self._order.get("grace", 0.0))
+        return float(self._order.get("grace", 30.0))
 
     @property
     def is_stopping(self) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.node.environment import NEVER_INHERITED
+from tests.lab.process import list_children
 from tests.node.head import Head, is_running, open_head, wait_until_gone
 
 #: seconds by which a loaded machine may be late
@@ -326,6 +327,23 @@ def test_stop_before_any_order_and_after_the_end(head: Head) -> None:
     head.wait_for("stopped")
     head.send("stop", how="broken", grace=1.0)
     assert head.wait_for("stopped")["left"] == []
+
+
+@STARTS
+def test_what_slurm_sends_to_every_process_of_a_step_ends_none_of_ours(head: Head, start: str) -> None:
+    """The import process hosts the store, over which ranks agree while they save in the grace."""
+    deaf = "import signal\nfor number in (10, 12, 15): signal.signal(number, signal.SIG_IGN)\n"
+    pids = set(begin(head, deaf + SLEEP, start=start, grace=30.0).values())
+    head.wait_for_output(b"up", 0)
+    head.wait_for_output(b"up", 1)
+    importers = set(list_children(head.agent)) - pids
+    assert len(importers) == (start == "fork")
+    ours = {head.guardian, head.agent, *importers}
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGTERM):
+        for pid in ours | pids if number != signal.SIGHUP else ours:
+            os.kill(pid, number)
+    time.sleep(0.5)
+    assert all(map(is_running, ours | pids))
 
 
 def test_term_to_the_agent_itself_asks_its_ranks(head: Head) -> None:

@@ -61,6 +61,22 @@ def test_scancel_leaves_ranks_their_grace_to_save(slurm, slurm_path):
     assert {"exit": 143, "kind": "stopped"}.items() <= run.summary().items(), run.said()
 
 
+@pytest.mark.soak
+@pytest.mark.train
+def test_scancel_of_a_recipe_saves_in_the_grace(slurm, slurm_path):
+    settings = "train.max_steps=5000 train.save_every=5000 train.global_batch_size=2"
+    run = JobRun(slurm, slurm_path, "", "--nproc", "1", "--grace", "60", arguments=settings, options=("-N2",))
+    metrics = slurm_path / "run" / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, 90, run.said)
+    slurm.run(["scancel", str(run.job)])
+    run.wait_gone((1, 2), 60)
+    assert run.done() == "CANCELLED"
+    assert {"exit": 143, "kind": "stopped"}.items() <= run.summary().items(), run.said()
+    (saved,) = (slurm_path / "run" / "checkpoints").glob("step-*")
+    assert (saved / "manifest.json").is_file()
+    assert not re.search("Traceback|Error", "".join(run.logs()))
+
+
 def test_scancel_and_ranks_that_do_not_listen(slurm, slurm_path):
     deaf = UP.replace("print(", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(") + "time.sleep(600)\n"
     run = JobRun(slurm, slurm_path, deaf, "--grace", "2")
