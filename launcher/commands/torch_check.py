@@ -1,7 +1,7 @@
 """What ranks, or a process beside them, say of torch -> findings; an error refuses the run. Runs on the head.
 
-A recipe's ranks are the check themselves: they tell before they meet. Beside the ranks of a script one more process a node
-imports torch, at a priority that leaves the processors to the ranks, and ends with them.
+A recipe's ranks are the check themselves: they tell before they meet. Beside the ranks of a script, once they have met, one
+more process a node imports torch, at a priority that leaves the processors to the ranks, and ends with them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from launcher.commands.judge import allowed_codes, save_preflight, torch_question, wanted_of
 from launcher.commands.request import Request
 from launcher.launch.gate import Gate
-from launcher.launch.order import LaunchPlan
 from launcher.launch.run_folder import RunFolder
 from launcher.preflight.finding import Finding
 from launcher.preflight.report import NodeReport
@@ -21,6 +20,8 @@ from launcher.preflight.rules import find_faults
 from launcher.preflight.rules_torch import torch_works
 from launcher.preflight.torch_told import add_torch, merge_ranks, merge_torch_facts
 
+#: where ranks do not meet, or take long for it: by then their own imports are over, or stuck
+LOOK_AFTER_S = 10.0
 #: a process at the lowest priority beside a script's ranks may take long, and finds their memory on the cards
 _NOT_ITS_FAULT = re.compile(r"no answer within|killed by signal 9\b|out of memory|busy or unavailable", re.I)
 
@@ -56,16 +57,16 @@ class TorchCheck(Gate):
         self._looks: dict[int, dict[str, Any]] = {}
         self._asked: frozenset[int] = frozenset()
 
-    def questions(self, plan: LaunchPlan) -> Mapping[int, dict[str, Any]]:
-        """Scripts: have torch looked at on every node that has one and has not answered yet."""
-        if not self._is_script:
+    def questions(self, all_met: bool, waited_s: float) -> Mapping[int, dict[str, Any]]:
+        """Scripts: have torch looked at on every node that has one, once that cannot hold up the ranks' start."""
+        if not self._is_script or self._asked or not (all_met or waited_s >= LOOK_AFTER_S):
             return {}
         asked = {
             node: torch_question(report, host, "gently")
             for node, (report, host) in enumerate(zip(self._reports, self._wanted.hosts, strict=True))
-            if "torch" in report.packages and node not in self._looks
+            if "torch" in report.packages
         }
-        self._asked = frozenset(asked) | frozenset(self._looks)
+        self._asked = frozenset(asked)
         return asked
 
     def hear_rank(self, node: int, rank: int, facts: Mapping[str, Any]) -> None:

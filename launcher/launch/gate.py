@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.launch.order import LaunchPlan
-
 
 class Gate:
     """Lets every run pass."""
 
-    def questions(self, plan: LaunchPlan) -> Mapping[int, dict[str, Any]]:
-        """What to ask of nodes beside their ranks, once those have their order: node -> message."""
+    def questions(self, all_met: bool, waited_s: float) -> Mapping[int, dict[str, Any]]:
+        """What to ask of nodes beside their ranks now: node -> message; asked some ten times a second.
+
+        Args:
+            all_met: whether all ranks have come to their rendezvous.
+            waited_s: since they were ordered.
+        """
         return {}
 
     def hear_rank(self, node: int, rank: int, facts: Mapping[str, Any]) -> None:

@@ -88,8 +88,6 @@ class Supervisor:
                 self.ranks[rank.rank] = RankState(order.node_rank)
             stream_all = not self.sees_run_dir[order.node_rank]
             self.nodes.send(order.node_rank, node_message(order, self.spec, self.plan.attempt, stream_all))
-        for node, question in self.gate.questions(self.plan).items():
-            self.nodes.send(node, question)
         begun = self.nodes.clock()
         self._next_word = begun + WAITING_EVERY_S
         while not self._finished():
@@ -156,12 +154,8 @@ class Supervisor:
                 self.ranks[rank].state = "joined"
 
     def _on_fault(self, node: int, frame: dict[str, Any]) -> None:
-        rank = int(frame.get("rank", self.plan.nodes[node].ranks[0].rank))
-        self._fail(
-            RankExit(
-                rank, self.nodes.name(node), 127, None, str(frame["error"]), "", len(self.failures), False
-            )
-        )
+        rank, host = int(frame.get("rank", self.plan.nodes[node].ranks[0].rank)), self.nodes.name(node)
+        self._fail(RankExit(rank, host, 127, None, str(frame["error"]), "", len(self.failures), False))
 
     def _on_event(self, node: int, frame: dict[str, Any]) -> None:
         event, rank = frame["event"], int(frame["rank"])
@@ -198,6 +192,10 @@ class Supervisor:
     def _on_looked(self, node: int, frame: dict[str, Any]) -> None:
         if self.gate.hear_look(node, frame) and self._judge_at is None:
             self._judge_at = self.nodes.clock() + LOOKS_SETTLE_S
+
+    def _ask_beside(self, waited_s: float) -> None:
+        for node, question in self.gate.questions(len(self._met) == len(self.ranks), waited_s).items():
+            self.nodes.send(node, question)
 
     def _may_go_on(self) -> bool:
         """Whether nothing that was heard of torch refuses the run; else it is stopped."""
@@ -269,6 +267,8 @@ class Supervisor:
 
     def _watch_clock(self, begun: float) -> None:
         now = self.nodes.clock()
+        if not self._stop_how:
+            self._ask_beside(now - begun)
         if self._judge_at is not None and now >= self._judge_at:
             self._judge_at = None
             self._may_go_on()

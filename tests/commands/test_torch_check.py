@@ -154,8 +154,12 @@ def look(*facts: dict[str, Any], error: str = "", is_cut: bool = False) -> dict[
 
 
 def test_beside_a_script_one_process_a_node_is_asked_for(make_check):
-    assert make_check(recipe=True).questions(None) == {}
-    asked = make_check(recipe=False, words="devices=2,3").questions(None)
+    assert make_check(recipe=True).questions(True, 60.0) == {}
+    check = make_check(recipe=False, words="devices=2,3")
+    assert check.questions(False, 9.9) == {}
+    asked = check.questions(True, 1.0)
+    assert check.questions(True, 2.0) == {}
+    assert make_check(recipe=False).questions(False, 10.0).keys() == {0, 1}
     assert [(node, question["what"], question["arguments"]) for node, question in asked.items()] == [
         (0, "torch", ["gently"]), (1, "torch", ["gently"]),
     ]  # fmt: skip
@@ -165,13 +169,13 @@ def test_beside_a_script_one_process_a_node_is_asked_for(make_check):
 
 def test_it_is_judged_when_all_have_answered_or_one_is_ill(make_check):
     check = make_check(recipe=False)
-    check.questions(None)
+    check.questions(True, 1.0)
     healthy = look(FACTS, {"operation": {str(card): "" for card in range(8)}})
     assert not check.hear_look(0, healthy)
     assert check.hear_look(1, healthy)
     assert check.passes()
     check = make_check(recipe=False)
-    check.questions(None)
+    check.questions(True, 1.0)
     assert check.hear_look(0, look({"error": "ImportError: no module"}))
     assert not check.passes()
     assert codes(check) == [("TORCH_IMPORT_FAILED", ("w0",))]
@@ -189,7 +193,7 @@ def test_it_is_judged_when_all_have_answered_or_one_is_ill(make_check):
 )
 def test_what_ranks_may_have_done_to_it_refuses_nothing(make_check, frame):
     check = make_check(recipe=False)
-    check.questions(None)
+    check.questions(True, 1.0)
     check.hear_look(0, frame)
     assert check.passes()
     assert (check.errors, make_check.said) == ([], [])

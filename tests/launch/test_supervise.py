@@ -17,7 +17,7 @@ from launcher.hosts.hostfile import parse_hostfile
 from launcher.launch import supervise
 from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
-from launcher.launch.order import LaunchPlan, Meeting, RunSpec
+from launcher.launch.order import Meeting, RunSpec
 from launcher.launch.outcome import Outcome
 from launcher.launch.plan import make_plan
 from launcher.launch.run_folder import RunFolder
@@ -444,7 +444,12 @@ class Refusing(Gate):
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []
 
-    def questions(self, plan: LaunchPlan) -> dict[int, dict[str, Any]]:
+    asked = False
+
+    def questions(self, all_met: bool, waited_s: float) -> dict[int, dict[str, Any]]:
+        if self.asked:
+            return {}
+        self.asked = True
         return {1: {"kind": "look_deeper"}}
 
     def hear_rank(self, node: int, rank: int, facts: Mapping[str, Any]) -> None:
@@ -469,15 +474,13 @@ def tell_torch(course: Course, rank: int, *kinds: str, **data: Any) -> None:
 def test_ranks_whose_torch_is_refused_never_go(start: Callable[..., Course]) -> None:
     course = start(recipe=True)
     course.supervisor.gate = Refusing()
+    course.supervisor.gate.asked = True
     outcome = course.run(
         *(lambda rank=rank: tell_torch(course, rank) for rank in (0, 1, 2)),
         lambda: tell_torch(course, 3, error="trouble"),
     )
     assert outcome.kind == "refused"
-    assert [session.kinds() for session in course.sessions] == [
-        ["order", "stop"],
-        ["order", "look_deeper", "stop"],
-    ]
+    assert [session.kinds() for session in course.sessions] == [["order", "stop"], ["order", "stop"]]
     rows = [json.loads(line) for line in (course.folder.path / "events.jsonl").read_text().splitlines()]
     assert [row["rank"] for row in rows if row["kind"] == "rank_ready"] == [0, 1, 2, 3]
     assert not any(row["kind"] == "rank_torch" for row in rows)

@@ -13,6 +13,18 @@ pytestmark = pytest.mark.lab
 RECIPE = str(ROOT / "configs" / "lora.yaml")
 RAISES = "raise ImportError('libgalaxyhip.so.5: cannot open shared object file')\n"
 CRASHES = "import os, time\ntime.sleep(1)\nos.kill(os.getpid(), 11)\n"
+MEETS = """
+import os, socket, time
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+server = socket.create_server(("", address[1])) if os.environ["RANK"] == "0" else None
+while True:
+    try:
+        line = socket.create_connection(address)
+        break
+    except OSError:
+        time.sleep(0.1)
+time.sleep({seconds})
+"""
 
 
 def break_torch(folder: Path, names: list[str], code: str) -> str:
@@ -57,7 +69,7 @@ def test_a_recipe_is_refused_before_it_trains(lab, lab_path, code, start, name):
 
 def test_a_script_is_stopped_by_the_check_beside_it(lab, lab_path):
     names = lab.up(2)
-    (lab_path / "own.py").write_text("import time\ntime.sleep(60)\n")
+    (lab_path / "own.py").write_text(MEETS.format(seconds=60))
     words = ["--hosts", break_torch(lab_path, names, RAISES), "--run-dir", "run"]
     done = lab.launch([*words, "own.py"], cwd=lab_path, timeout=50)
     refused(done, lab_path, names[1], "TORCH_NATIVE_DEPENDENCY_MISSING")
@@ -72,7 +84,7 @@ def test_a_script_is_stopped_by_the_check_beside_it(lab, lab_path):
 )
 def test_it_can_be_left_out_or_let_pass(lab, lab_path, option):
     names = lab.up(2)
-    (lab_path / "own.py").write_text("import time\ntime.sleep(4)\n")
+    (lab_path / "own.py").write_text(MEETS.format(seconds=5))
     words = ["--hosts", break_torch(lab_path, names, RAISES), "--run-dir", "run", *option]
     done = lab.launch([*words, "own.py"], cwd=lab_path, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr
