@@ -129,6 +129,8 @@ class TrainConfig:
         logits: at ``labels`` alone, in chunks, or at ``all`` tokens, in one tensor.
         eval_every: steps between validations; 0: at the end alone.
         save_every: steps between checkpoints; 0: at the end alone.
+        samples: questions that the model answers before the first step and at each validation (``samples.jsonl``).
+        sample_tokens: at most so many tokens such an answer.
         on_nonfinite: ``stop`` ends the run at a loss or gradient that is not a number, ``skip`` leaves
             such a step out.
     """
@@ -150,6 +152,8 @@ class TrainConfig:
     seed: int = 42
     eval_every: int = 0
     save_every: int = 0
+    samples: list[str] = field(default_factory=list)
+    sample_tokens: int = 64
     on_nonfinite: str = "stop"
 
 
@@ -223,6 +227,7 @@ LIMITS: dict[str, tuple[float, float, bool]] = {
     "train.seed": (0, (1 << 31) - 1, True),
     "train.eval_every": (0, 1 << 40, True),
     "train.save_every": (0, 1 << 40, True),
+    "train.sample_tokens": (1, 4096, True),
     "checkpoint.keep": (1, 1 << 20, True),
 }
 

@@ -24,6 +24,7 @@ EVENT_KINDS = frozenset(
         "note",
         "warning",
         "metric",
+        "sample",
         "checkpoint",
         "result",
         "retry",

@@ -242,7 +242,7 @@ def _merge(entries: list[_Entry], problems: list[str]) -> dict[str, Any]:
     merged: Any = OmegaConf.structured(Recipe)
     for entry in entries:
         hint = types.get(entry.key, Any)
-        value = _split_list(entry.value) if "list" in str(hint) or entry.key == "env.setup" else entry.value
+        value = _as_list(entry) if "list" in str(hint) or entry.key == "env.setup" else entry.value
         if entry.key == "env.setup" and not _is_steps(value):
             problems.append(
                 f"{_tell(entry)}: expected a list of set-up steps, as in [/opt/dtk/env.sh, module:NAME]"
@@ -283,8 +283,11 @@ def _is_steps(value: Any) -> bool:
     )
 
 
-def _split_list(value: Any) -> Any:
-    """A list written as text: ``q_proj,v_proj``."""
+def _as_list(entry: _Entry) -> Any:
+    """A list written as text, ``q_proj,v_proj``; a question may hold commas."""
+    value = entry.value
+    if entry.key == "train.samples":
+        return [value] if isinstance(value, str) else value
     return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 

@@ -29,6 +29,8 @@ LOOKS_SETTLE_S = 1.0
 #: beyond the time to stop: what the agents may take to kill, clean up and answer
 STOP_SLACK_S = 8.0
 WAITING_EVERY_S = 5.0
+#: rows that a rank tells -> the file they belong to, where its node does not see the run folder
+FILES_OF_ROWS = {"metric": "metrics.jsonl", "sample": "samples.jsonl"}
 _PORT_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 
 
@@ -167,15 +169,15 @@ class Supervisor:
         elif kind == "metric":
             self.had_metric = True
             self.view.metric(step, data)
-            if not self.sees_run_dir[node]:
-                row = {"step": step, **data}
-                self.folder.append("metrics.jsonl", (json.dumps(row, ensure_ascii=False) + "\n").encode())
         elif kind in ("note", "warning"):
             self.view.status(f"{'warning: ' if kind == 'warning' else ''}{data.get('message', '')}")
         elif kind == "result":
             self.results.update({str(key): str(value) for key, value in data.items()})
         elif kind == "checkpoint":
             self.saved_step = step
+        if kind in FILES_OF_ROWS and not self.sees_run_dir[node]:
+            row = json.dumps({"step": step, **data}, ensure_ascii=False)
+            self.folder.append(FILES_OF_ROWS[kind], f"{row}\n".encode())
         if kind not in ("metric", "rank_torch"):
             self._note(kind, host=self.nodes.name(node), rank=rank, step=step, data=data, at=frame["time"])
 

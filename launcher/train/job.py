@@ -24,6 +24,7 @@ from launcher.train.pack import rows_of_step, steps_per_epoch
 from launcher.train.precision import Choice, choose_attention, choose_precision, load_dtype, torch_dtype
 from launcher.train.result import gather_result, write_result
 from launcher.train.row_facts import measure_order, warn_of_shreds
+from launcher.train.samples import SAMPLES_FILE, encode_samples, make_sampler
 from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
@@ -37,6 +38,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     recipe = order.recipe
     _check_same(order.config_hash, device)
     data, config, precision, zero_config = agree(lambda: _read_rows(recipe, world, device), device)
+    questions = agree(lambda: encode_samples(recipe, data.template), device)
     warning = check_tokenizer(recipe.model.path, data.template.tokenizer)
     tuned, stored_dtype, notes = agree(lambda: _read_model(recipe, config, device, precision.value), device)
     if world.is_main:
@@ -70,6 +72,10 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         _facts(order),
         _watch_movement(recipe, tuned) if world.is_main else None,
         _figures(recipe, data, tuned) if progress.step == 0 else {},
+        sampler=make_sampler(
+            questions, data.template.tokenizer, channel, device,
+            order.run_dir / SAMPLES_FILE if world.is_main else None, recipe.engine == "deepspeed", progress.step,
+        ),
     )  # fmt: skip
     if not run_loop(setup, progress):
         return False

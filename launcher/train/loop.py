@@ -26,6 +26,7 @@ from launcher.train.metrics import MetricsFile
 from launcher.train.movement import Movement
 from launcher.train.optimizer_state import collect_moments, named_trainable
 from launcher.train.pack import PackLimits, plan_step, rows_of_step, steps_per_epoch
+from launcher.train.samples import Sampler
 from launcher.train.schedule import rate_factor
 from launcher.train.step_clock import StepClock
 from launcher.train.stop import StopFlag
@@ -43,6 +44,7 @@ class Setup:
         facts: go into each manifest: run, config hash, versions.
         movement: rank 0's look at gradients and parameters.
         figures: about model and rows; go into the first row of metrics, for who judges the curve.
+        sampler: asks fixed questions at each validation, if the recipe has any.
     """
 
     recipe: Recipe
@@ -61,6 +63,7 @@ class Setup:
     movement: Movement | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     ahead: Ahead = field(default_factory=Ahead)
+    sampler: Sampler | None = None
 
 
 @dataclass(slots=True)
@@ -90,12 +93,15 @@ def run_loop(setup: Setup, progress: Progress) -> bool:
     train = setup.recipe.train
     setup.stop.arm()
     figures = setup.figures
+    if setup.sampler and progress.step == 0:
+        setup.sampler.take(setup.engine.model, 0)  # what the base answers, to compare with
     while progress.step < setup.num_steps and not progress.stop:
         row = run_step(setup, progress)
         if figures:
             row["facts"], figures = {**figures, **row.get("facts", {})}, {}
         is_last, is_best = progress.step == setup.num_steps, False
-        if setup.data.eval.rows and (is_last or (train.eval_every and progress.step % train.eval_every == 0)):
+        measures = is_last or bool(train.eval_every and progress.step % train.eval_every == 0)
+        if setup.data.eval.rows and measures:
             loss = evaluate(setup, progress)
             if loss is not None:
                 row["eval_loss"] = loss
@@ -104,6 +110,8 @@ def run_loop(setup: Setup, progress: Progress) -> bool:
                     min(loss, progress.best_loss) if math.isfinite(loss) else progress.best_loss
                 )
         setup.metrics.write(progress.step, row)
+        if setup.sampler and measures:
+            setup.sampler.take(setup.engine.model, progress.step)
         due = train.save_every and progress.step % train.save_every == 0
         if is_last or is_best or due or progress.stop or progress.save:
             save(setup, progress, is_best)

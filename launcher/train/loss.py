@@ -31,13 +31,25 @@ class Objective(torch.nn.Module):
         self.by_places = by_places
         self.dtype = dtype
 
-    def forward(self, batch: Batch) -> Any:
-        """The loss summed over the label tokens of a batch, in float32; 0 with gradients of 0 for an empty one."""
+    def forward(self, batch: Batch, predict: bool = False) -> Any:
+        """The loss summed over the label tokens of a batch, in float32; 0 with gradients of 0 for an empty one.
+
+        With ``predict`` the likeliest next token at each label place instead.
+        """
+        if predict:
+            return self._predict(batch)
         if self.by_places:
             output = self.causal.base_model(**self._inputs(batch))
             return self._sum_chunks(output[0].flatten(0, 1)[batch.label_places], batch.targets)
         logits = self.causal(**self._inputs(batch)).logits
         return sum_losses(logits.flatten(0, 1)[batch.label_places], batch.targets)
+
+    def _predict(self, batch: Batch) -> Any:
+        inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
+        if self.by_places:
+            hidden = self.causal.base_model(**inputs)[0].flatten(0, 1)[batch.label_places]
+            return self.causal.get_output_embeddings()(hidden).argmax(-1)
+        return self.causal(**inputs).logits.flatten(0, 1)[batch.label_places].argmax(-1)
 
     def _sum_chunks(self, hidden: Any, targets: Any) -> Any:
         head = self.causal.get_output_embeddings()

@@ -22,7 +22,7 @@ class MetricsFile:
         self._path, self._channel = path, channel
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _keep_rows(path, from_step)
+            keep_rows(path, from_step)
 
     def write(self, step: int, row: dict[str, Any]) -> None:
         """Append the figures of a step and tell them to the agent."""
@@ -34,7 +34,8 @@ class MetricsFile:
         self._channel.send("metric", data, step)
 
 
-def _keep_rows(path: Path, last_step: int) -> None:
+def keep_rows(path: Path, last_step: int) -> None:
+    """Drop the rows of a file of JSON lines that are about later steps, or half written."""
     if not path.exists():
         return
     kept = []

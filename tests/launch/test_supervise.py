@@ -548,11 +548,13 @@ def test_logs_and_metrics_of_a_node_that_does_not_see_the_run_folder_come_to_the
 ) -> None:
     course = start(sees=(True, False))
     row = {"kind": "metric", "step": 1, "data": {"loss": 1.5}}
+    answer = {"kind": "sample", "step": 1, "data": {"prompt": "海光?", "answer": "DCU"}}
     acts = [
         lambda: course.sessions[0].print(1, b"seen\n"),
         lambda: course.sessions[1].print(2, b"\xff un"),
         lambda: course.sessions[1].print(2, b"seen\n"),
         lambda: course.sessions[1].say(kind="event", rank=2, event=row, time=1.0),
+        lambda: course.sessions[1].say(kind="event", rank=2, event=answer, time=1.0),
         lambda: course.sessions[1].say(
             kind="event", rank=2, event={"kind": "note", "data": {"message": "hm"}}, time=1.0
         ),
@@ -569,6 +571,8 @@ def test_logs_and_metrics_of_a_node_that_does_not_see_the_run_folder_come_to_the
     assert files == {"logs/node002/rank-00002.log"}
     assert (course.folder.path / "logs/node002/rank-00002.log").read_bytes() == b"\xff unseen\n"
     assert json.loads((course.folder.path / "metrics.jsonl").read_text()) == {"step": 1, "loss": 1.5}
+    samples = (course.folder.path / "samples.jsonl").read_text(encoding="utf-8")
+    assert samples == '{"step": 1, "prompt": "海光?", "answer": "DCU"}\n'
     orders = [session.sent[0] for session in course.sessions]
     assert [order["stream_all"] for order in orders] == [False, True]
 
