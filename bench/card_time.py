@@ -49,4 +49,6 @@ def share_time(step: Any, seconds: float) -> dict[str, float]:
         spent[kind] += event.time_range.end - event.time_range.start
         busy += max(0.0, event.time_range.end - max(end, event.time_range.start))
         end = max(end, event.time_range.end)
+    # spans around kernels count as busy, once; what is neither product nor attention is the rest of it
+    spent["other"] = busy - spent["products"] - spent["attention"]
     return {kind: value / 1e6 / seconds for kind, value in {**spent, "busy": busy}.items()}

@@ -19,8 +19,8 @@ from launcher.train.pack import PackLimits, round_up
 
 #: under compile a micro-batch is padded to a multiple of this: each length is compiled once
 STATIC_TOKENS = 1024
-#: compiling takes about as long as it saves in this many steps
-WORTH_STEPS = 200
+#: compiling took 12 s on one H200 and saves that in about this many steps; beside liger's kernels in many more
+WORTH_STEPS, WORTH_STEPS_BESIDE_LIGER = 200, 1000
 
 
 def speed_up(recipe: Recipe, causal: Any, device: Any, dtype: Any, num_steps: int) -> list[str]:
@@ -37,7 +37,7 @@ def speed_up(recipe: Recipe, causal: Any, device: Any, dtype: Any, num_steps: in
     ):
         notes.append(f"{count} adapters compute without casts")
     wish = recipe.train.compile
-    problem = "asked for" if wish == "never" else why_not_compiled(recipe, causal, device, num_steps)
+    problem = "asked for" if wish == "never" else why_not_compiled(recipe, causal, device, dtype, num_steps)
     if wish == "always" and problem:
         raise ConfigError(f"train.compile: {problem}", "train.compile=auto compiles where it works")
     if problem:
@@ -70,7 +70,7 @@ def choose_kernels(recipe: Recipe, causal: Any, device: Any, dtype: Any, is_comp
     return f"kernels torch's own, {norms} norms fused, {gates} gates lean: {problem}"
 
 
-def why_not_compiled(recipe: Recipe, causal: Any, device: Any, num_steps: int) -> str:
+def why_not_compiled(recipe: Recipe, causal: Any, device: Any, dtype: Any, num_steps: int) -> str:
     """Why the decoder blocks should not be compiled; empty when they should."""
     if not has_feature("module_compile"):
         return "this torch is older than 2.5"
@@ -85,6 +85,9 @@ def why_not_compiled(recipe: Recipe, causal: Any, device: Any, num_steps: int) -
         return "no card"
     if num_steps < WORTH_STEPS:
         return f"not worth it for {num_steps} steps"
+    is_short = num_steps < WORTH_STEPS_BESIDE_LIGER and recipe.train.kernels in ("auto", "liger")
+    if is_short and not kernels.why_not_liger(causal, device, dtype):
+        return f"not worth it for {num_steps} steps beside liger's kernels"
     return _probe_compile(device)
 
 

@@ -260,3 +260,17 @@ def test_static_lengths_stay_within_the_limits(
     compile_blocks(causal)
     limits = fit_limits(PackLimits(max_tokens, row_length), causal, torch.device("cpu"), longest)
     assert (limits.sequence_length, limits.unit, limits.longest) == (expected, 1024, 0)
+
+
+def test_dropout_is_at_work(ranks, model_dir, rows_file, tmp_path):
+    losses = [
+        ranks.train(
+            recipe(
+                model_dir, rows_file, lora={"dropout": share}, train={"max_steps": 2, "learning_rate": 1e-2}
+            ),
+            tmp_path / str(share),
+        ).losses
+        for share in (0.0, 0.5)
+    ]
+    assert losses[0][0] == losses[1][0]  # adapters still add nothing
+    assert losses[0][1] != losses[1][1]
