@@ -29,6 +29,9 @@ LAUNCHER_PREFIXES = ("TORCHELASTIC_", "DCU_LAUNCH_")
 #: what mpirun and srun tell their own ranks: not inherited either, Accelerate would believe it
 FOREIGN_RANK_PREFIXES = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 
+#: for every rank, where still unset
+RANK_DEFAULTS = MappingProxyType({"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"})
+
 #: on DCU nodes, where still unset after everything the user said
 DCU_DEFAULTS = MappingProxyType({
     # In almost every multi-card training script for DCU: without it RCCL warns, and its LL protocol can hang

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from launcher.base.env import EnvGroup, EnvRow, explain_env, plan_envs, printable
+from launcher.base.variable import DCU_DEFAULTS, LAUNCHER_NAMES, RANK_DEFAULTS
 from launcher.commands.options import ENV_OPTIONS, HOST_OPTIONS, shared_options
 from launcher.hosts.host import Host
 
@@ -67,7 +68,23 @@ def show_env(
             blocks.append(
                 f"not sent to {_names(hosts, indexes)}:\n" + "\n".join(_staying(rows, explain)) + "\n"
             )
+    blocks.append("\n".join(_own()) + "\n")
     return "\n".join(blocks)
+
+
+def _own() -> Iterator[str]:
+    """What the launcher adds by itself, the same on every host."""
+    yield "defaults, where nothing else sets them:"
+    for name, value in RANK_DEFAULTS.items():
+        yield f"  {name}={value}  ranks"
+    for name, value in DCU_DEFAULTS.items():
+        yield f"  {name}={value}  nodes with DCUs"
+    yield "  OMP_NUM_THREADS=<the node's processors / its ranks, at most 16>"
+    yield "  GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME=<the interface by which the node reaches the others; lo where it is alone>"
+    yield "  ACCELERATE_USE_CPU=true  scripts on nodes without a card, DeepSpeed's excepted"
+    yield "the launcher's own, above all else:"
+    names = " ".join(sorted(LAUNCHER_NAMES))
+    yield from textwrap.wrap(names, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _names(hosts: Sequence[Host], indexes: Sequence[int]) -> str:

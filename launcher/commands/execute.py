@@ -37,6 +37,7 @@ from launcher.remote.fanout import open_sessions
 from launcher.remote.options import RemoteOptions
 from launcher.remote.session import Inbox
 from launcher.report.lasting import outlast_readers
+from launcher.report.plan_text import show_plan
 
 MAX_ATTEMPTS = 4  # three more, where somebody took the port
 WAITING_EVERY_S = 5.0
@@ -51,7 +52,7 @@ def execute(request: Request, only_plan: bool) -> int:
         with signals_to(inbox := Inbox()), open_nodes(request, inbox, None) as nodes:
             reports = read_reports(nodes, request)
             judge(request, reports)
-            click.echo(plan_run(nodes, request, reports, 0).to_json(), nl=False)
+            show_plan(plan_run(nodes, request, reports, 0))
         return 0
     request = _claim_run_folder(request)
     background = None

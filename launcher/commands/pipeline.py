@@ -25,7 +25,9 @@ def run_pipeline(options: Mapping[str, Any]) -> int:
         click.echo(f"dcu-launch: {remark}", err=True)
     if options["dry_run"] and not options["dry_run_nodes"]:
         plan = make_plan(request.spec, request.hosts, request.env_plans, [None] * len(request.hosts), None)
-        click.echo(plan.to_json(), nl=False)
+        from launcher.report.plan_text import show_plan
+
+        show_plan(plan)
         return 0
     from launcher.commands.execute import execute
 

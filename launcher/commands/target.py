@@ -70,6 +70,8 @@ def _hint_for(name: str) -> str:
         return f"a verb stands first: dcu-launch {name} ..."
     if name in PLANNED:
         return f"dcu-launch {name} is planned and not there yet"
+    if Path(name).is_file():
+        return f"a hostfile is named by --hosts: --hosts {name}"
     if near:
         return f"did you mean: dcu-launch {near[0]}"
     return f"verbs are {', '.join(VERB_NAMES)}; for a module: dcu-launch -m {name}"

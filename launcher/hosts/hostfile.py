@@ -128,13 +128,16 @@ def _refuse_twice(line: _Line, hosts: Sequence[Host], first_line: dict[tuple[str
     """Tell hosts that are in the file already, once with both lines; remember the others."""
     again: dict[int, list[Host]] = {}
     for host in hosts:
-        identity = (host.name.lower(), host.port or 22)
+        name = host.name.lower()
+        identity = ("localhost" if name in LOCAL_NAMES else name, host.port or 22)
         if identity in first_line:
             again.setdefault(first_line[identity], []).append(host)
         first_line.setdefault(identity, line.number)
     for number, twice in again.items():
         folded = fold_names(host.name for host in twice)
         shown = f"host {label_of(twice[0])} is" if len(twice) == 1 else f"hosts {folded} are"
+        if any(host.name.lower() in LOCAL_NAMES for host in twice):
+            shown = f"{label_of(twice[0])} is this machine, which is"
         place = "this line" if number == line.number else f"line {number}"
         line.refuse(f"{shown} already on {place}", "each host once; containers on one host differ by port")
 

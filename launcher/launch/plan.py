@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launcher.base.env import DCU_DEFAULTS, EnvPlan
+from launcher.base.variable import RANK_DEFAULTS
 from launcher.hosts.host import Host
 from launcher.hosts.hostfile import unique_labels
 from launcher.launch.binding import RankBinding, bind_ranks
@@ -221,7 +222,7 @@ def card_variables(host: Host, report: NodeReport | None) -> tuple[dict[str, str
 
 def _defaults(spec: RunSpec, report: NodeReport | None, place: _Place, interface: str) -> dict[str, str]:
     """Variables that hold where the user set nothing."""
-    defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PYTHONUNBUFFERED": "1"}
+    defaults = dict(RANK_DEFAULTS)
     if report is not None and report.cpus and isinstance(place.num_ranks, int):
         defaults["OMP_NUM_THREADS"] = str(
             max(1, min(MAX_OMP_THREADS, report.cpus // max(1, place.num_ranks)))

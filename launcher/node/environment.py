@@ -35,9 +35,18 @@ _SOURCE = (
     '[ -r "$__dcu_f/etc/profile.d/conda.sh" ] && . "$__dcu_f/etc/profile.d/conda.sh" && break; done; '
     'conda activate "${__dcu_step#conda:}" || exit 92;; '
     'venv:*) . "${__dcu_step#venv:}/bin/activate" || exit 93;; '
-    '*) [ -r "$__dcu_step" ] || { echo "cannot read $__dcu_step" >&2; exit 94; }; . "$__dcu_step" || exit 95;; '
+    '*) [ -r "$__dcu_step" ] || { echo "$__dcu_step" >&2; exit 94; }; . "$__dcu_step" || exit 95;; '
     "esac; done >&2; unset __dcu_steps __dcu_step __dcu_f __dcu_base; command env -0"
 )
+
+#: exit codes of that script
+_OWN_CODES = {
+    91: "module load failed",
+    92: "conda activate failed",
+    93: "there is no such virtual environment",
+    94: "there is no such file that this user can read",
+    95: "a script failed",
+}
 
 
 class SetupError(Exception):
@@ -98,9 +107,8 @@ def source_setup(variables: Dict[str, str], steps: Sequence[str]) -> Dict[str, s
         raise SetupError("bash cannot be started for set-up scripts: %s" % error) from None
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().split("\n")[-5:]
-        raise SetupError(
-            "set-up (%s) ended with code %d: %s" % (", ".join(steps), done.returncode, " | ".join(lines))
-        )
+        why = _OWN_CODES.get(done.returncode, "it ended the shell with code %d" % done.returncode)
+        raise SetupError("set-up %s: %s: %s" % (", ".join(steps), why, " | ".join(lines)))
     return _parse_environment(done.stdout)
 
 

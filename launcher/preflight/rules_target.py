@@ -17,7 +17,9 @@ def paths_exist(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
             text = f"{report.host} has no folder {wanted.workdir}"
             found.append(make_finding("WORKDIR_MISSING", report.host, text))
         elif report.missing:
-            text = f"{report.host} lacks {', '.join(report.missing)}"
+            relative = any(not path.startswith("/") for path in report.missing)
+            where = f" (looked for in {wanted.workdir})" if relative else ""
+            text = f"{report.host} lacks {', '.join(report.missing)}{where}"
             found.append(make_finding("PATH_MISSING", report.host, text))
     return found
 

@@ -118,3 +118,16 @@ def test_command(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "NCCL_DEBUG=TRACE" in result.output
     assert "X=1" in result.output
+
+
+def test_what_the_launcher_adds_by_itself_is_shown_too():
+    defaults, own = (
+        show()
+        .split("\ndefaults, where nothing else sets them:\n")[1]
+        .split("\nthe launcher's own, above all else:\n")
+    )
+    lines = [line.split() for line in defaults.split("\n")]
+    assert ["HSA_FORCE_FINE_GRAIN_PCIE=1", "nodes", "with", "DCUs"] in lines
+    assert ["PYTHONUNBUFFERED=1", "ranks"] in lines
+    assert any(line[0].startswith("OMP_NUM_THREADS=") for line in lines)
+    assert {"RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"} <= set(own.split())

@@ -27,6 +27,14 @@ def test_what_is_no_target_is_told_what_it_may_be(word, hint):
     assert raised.value.hint == hint
 
 
+def test_a_hostfile_in_the_place_of_a_target_is_recognized(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "h2").write_text("node01\n")
+    with pytest.raises(UsageError) as raised:
+        read_target(["h2"], as_module=False)
+    assert raised.value.hint == "a hostfile is named by --hosts: --hosts h2"
+
+
 def test_our_options_behind_a_script_that_does_not_know_them_are_noticed(tmp_path):
     script = tmp_path / "t.py"
     script.write_text("import argparse\nparser.add_argument('--start')\n")

@@ -259,6 +259,13 @@ def test_hosts_of_a_range_given_twice_are_told_in_one_line():
     assert message.count("already") == 2
 
 
+@pytest.mark.parametrize("pair", [("localhost", "127.0.0.1"), ("127.0.0.1", "LOCALHOST:22")])
+def test_this_machine_by_two_names(pair: tuple[str, str]):
+    first, second = pair
+    assert f"hf:2: {second} is this machine, which is already on line 1;" in refusal(f"{first}\n{second}")
+    assert len(parse_hostfile(f"{first}\n127.0.0.1:2222\n", "hf")) == 2
+
+
 @pytest.mark.parametrize("second", ["node01", "NODE01", "bob@node01", "node01:22"])
 def test_same_host_twice(second: str):
     assert "is already on line 1" in refusal(f"node01\n{second}")

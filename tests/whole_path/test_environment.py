@@ -81,7 +81,7 @@ def test_a_virtual_environment_gives_the_python_of_the_ranks(lab, lab_path: Path
     [
         ("conda:training", "conda"),
         ("module:mpi", "module"),
-        ("nope.sh", "cannot read nope.sh"),
+        ("nope.sh", "there is no such file that this user can read: nope.sh"),
         ("venv:/nope", "/nope/bin/activate"),
         ("fails.sh", "no licence"),
     ],
