@@ -108,7 +108,7 @@ def source_setup(variables: Dict[str, str], steps: Sequence[str]) -> Dict[str, s
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().split("\n")[-5:]
         why = _OWN_CODES.get(done.returncode, "it ended the shell with code %d" % done.returncode)
-        raise SetupError("set-up %s: %s: %s" % (", ".join(steps), why, " | ".join(lines)))
+        raise SetupError("set-up (%s): %s: %s" % (", ".join(steps), why, " | ".join(lines)))
     return _parse_environment(done.stdout)
 
 
