@@ -34,22 +34,22 @@ def follow(lab, folder, host, *words):
 
 @pytest.mark.train
 def test_a_recipe_is_followed_saved_and_stopped_from_another_host(lab, lab_path):
-    head = detach(lab, lab_path, *WORDS[:3])
+    head = detach(lab, lab_path, *WORDS)
     assert head["host"] == lab.name(1)
     run = lab_path / "run"
     deadline = time.monotonic() + 60
     while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     for host in (1, 2):  # the second one knows the head by the run folder alone
-        (row,) = json.loads(lab.launch(["ps", "--json"], host=host, cwd=lab_path / ".", check=True).stdout)
+        (row,) = json.loads(lab.launch(["ps", "--json"], host=host, cwd=lab_path, check=True).stdout)
         assert (row["state"], row["ranks"], row["hosts"]) == ("running", 2, [lab.name(1), lab.name(2)])
         assert row["step"] >= 1
         assert 0 < row["loss"] < 12
 
     with follow(lab, lab_path, 2, "attach") as attached:
-        seen = ""
+        seen, saving = "", None
         while "save asked by root@node002" not in seen or not re.search(r"checkpoint: .*/step-\d+", seen):
-            if "step " in seen and "saving" not in locals():
+            if "step " in seen and saving is None:
                 saving = lab.launch(["save", str(run)], host=2, cwd=lab_path)
             seen += attached.stdout.readline()
         attached.send_signal(signal.SIGINT)
@@ -58,6 +58,7 @@ def test_a_recipe_is_followed_saved_and_stopped_from_another_host(lab, lab_path)
     (checkpoint,) = [
         event["data"]["path"] for event in read_jsonl(run / "events.jsonl") if event["kind"] == "checkpoint"
     ]
+    assert saving is not None
     assert saving.returncode == 0, saving.stderr
     assert saving.stdout.endswith(f"checkpoint {checkpoint}\n")
     assert (run / "checkpoints" / os.path.basename(checkpoint) / "manifest.json").exists()
