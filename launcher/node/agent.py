@@ -206,12 +206,17 @@ class Agent:
         self._inherit()  # it is a program that may start others
         if message.get("beside_ranks"):
             self._ranks().accept(beside)
-        self._in_thread(lambda: deep_look.look(message, self.home, self._variables, beside))
+        variables = self._marked_variables()
+        self._in_thread(lambda: deep_look.look(message, self.home, variables, beside))
+
+    def _marked_variables(self) -> Dict[str, str]:
+        """The node's environment for a program of our own: by the mark it is found again if we are killed."""
+        return dict(self._variables, **{guardian.RUN_VARIABLE: self._token})
 
     def _watch(self, every_s: float) -> None:
         from .gauges import Gauges
 
-        self._gauges = Gauges(self._variables, every_s, self._say_from_thread)
+        self._gauges = Gauges(self._marked_variables(), every_s, self._say_from_thread)
         self._ranks().spared = self._gauges.pids
 
     def _obey_about_folders(self, message: Dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ with the promised ones: 3 s for a fault of a process, grace + 2 s when asked to 
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -299,7 +300,10 @@ def test_orphans_of_agent_and_guardian_killed_together_are_ended_by_the_next_run
     later = FaultyRun(lab, lab_path, "", name="later")
     later.wait_end(30)
     later.check(0, "done")
-    assert "node002: ended 4 processes that an earlier run had left" in later.said()
+    # the four, and the look at torch beside the ranks if it had not ended yet
+    assert re.search(r"node002: ended [4-6] processes that an earlier run had left", later.said()), (
+        later.said()
+    )
 
 
 # ---- asked to stop: what ranks may do
