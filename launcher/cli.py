@@ -32,6 +32,11 @@ VERBS = {
     "attach": ("launcher.commands.attach", "attach", "watch a run as on its own terminal"),
     "stop": ("launcher.commands.stop", "stop", "end a run, from any process"),
     "save": ("launcher.commands.stop", "save", "have a recipe's run write a checkpoint now"),
+    "init": (
+        "launcher.commands.init",
+        "init",
+        "a starter recipe, hostfile and batch script for this cluster",
+    ),
     "generate": ("launcher.commands.generate", "generate", "answer questions with what a run learnt"),
     "merge": ("launcher.commands.merge", "merge", "a run's adapter and its base as one model"),
     "report": ("launcher.commands.report", "report", "a page of a run, or of several compared"),

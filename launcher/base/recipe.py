@@ -146,7 +146,11 @@ def _read_text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=3)
-        hint = f"in that folder: {', '.join(near)}" if near else "configs/ holds recipes to start from"
+        hint = (
+            f"in that folder: {', '.join(near)}"
+            if near
+            else "dcu-launch init --recipe lora writes one to start from"
+        )
         raise ConfigError(f"{path}: no such recipe", hint) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

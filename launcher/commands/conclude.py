@@ -69,7 +69,7 @@ def conclude(
     click.echo(f"dcu-launch: done; run folder {folder.path}")
     if request.spec.target == "demo":
         click.echo(
-            "dcu-launch: now your own: dcu-launch --hosts HOSTFILE configs/lora.yaml model.path=DIR data.path=FILE"
+            "dcu-launch: now your own: dcu-launch init --model DIR --data FILE writes recipe and hostfile"
         )
     return 0
 

@@ -19,7 +19,9 @@ Verbs (first word; without one: run):
   logs         what the ranks of a run said; -f goes on
   attach       watch a run as on its own terminal
   stop, save   end a run, or have it write a checkpoint now
+  init         a starter recipe, hostfile and batch script for this cluster
   generate     answer questions with what a run learnt
+  merge        a run's adapter and its base as one model
   report       a page of a run, or of several compared
   diagnose     why the loss does not fall, and what to try
 
