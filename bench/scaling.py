@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-DCU_LAUNCH = Path(sys.executable).parent / "dcu-launch"
+DCU_LAUNCH = (sys.executable, "-m", "launcher.cli")
 ROWS = ROOT / "examples" / "dcu_instructions.jsonl"
 ENGINES = {
     "ddp": [],
@@ -48,13 +48,14 @@ class Work:
     steps: int
     warmup: int
     more: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
 
 
 def run_recipe(work: Work, cards: int, rows: int, words: list[str], num_steps: int) -> list[dict[str, Any]]:
     """The steps of a run over so many cards: rows of its metrics.jsonl; raises SystemExit when it fails."""
     run_dir = work.folder / f"run-{time.monotonic_ns()}"
     argv = [
-        str(DCU_LAUNCH), "--nproc", str(cards), "--run-dir", str(run_dir), str(ROOT / "configs" / "lora.yaml"),
+        *DCU_LAUNCH, *work.options, "--nproc", str(cards), "--run-dir", str(run_dir), str(ROOT / "configs" / "lora.yaml"),
         f"model.path={work.model}", f"data.path={ROWS}", "data.eval_fraction=0.0", f"train.max_steps={num_steps}",
         f"train.global_batch_size={rows}", "train.seed=7", *words, *work.more,
     ]  # fmt: skip
@@ -96,7 +97,7 @@ def first_all_reduce(work: Work, cards: int) -> float:
         "dist.destroy_process_group()\n"
     )
     begun = time.monotonic()
-    argv = [str(DCU_LAUNCH), "--nproc", str(cards), "--run-dir", str(out) + ".run", str(script), str(out)]
+    argv = [*DCU_LAUNCH, "--nproc", str(cards), "--run-dir", str(out) + ".run", str(script), str(out)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=work.folder)
     if done.returncode:
         raise SystemExit(f"first all-reduce: exit code {done.returncode}\n{done.stderr[-4000:]}")
@@ -105,7 +106,7 @@ def first_all_reduce(work: Work, cards: int) -> float:
 
 def bus_bandwidth(cards: int) -> Any:
     """What ``check --comm`` says of so many cards; its findings where it has no figure."""
-    argv = [str(DCU_LAUNCH), "check", "--nproc", str(cards), "--comm", "--json"]
+    argv = [*DCU_LAUNCH, "check", "--nproc", str(cards), "--comm", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     try:
         told = json.loads(done.stdout)
@@ -119,11 +120,11 @@ def make_model(shape: str, folder: Path) -> str:
     if shape == "demo":
         return "demo"
     program = (
-        "import sys, torch; from bench.train_arms import SHAPES; from transformers import AutoModelForCausalLM, Qwen2Config\n"
-        "from launcher.train.data import demo_file; from transformers import AutoTokenizer\n"
-        "shape = dict(SHAPES[sys.argv[1]]); config = Qwen2Config(**{k: v for k, v in shape.items() if k != 'name'})\n"
-        "torch.manual_seed(7); torch.set_default_dtype(torch.bfloat16)\n"
-        "AutoModelForCausalLM.from_config(config).save_pretrained(sys.argv[2])\n"
+        "import sys, torch; from bench.train_arms import Work, make_model; from launcher.train.data import demo_file\n"
+        "from transformers import AutoTokenizer\n"
+        "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+        "work = Work(sys.argv[1], device, 1, 1, 1, 0, 8192)\n"
+        "make_model(work, torch.bfloat16, 'sdpa').save_pretrained(sys.argv[2])\n"
         "AutoTokenizer.from_pretrained(demo_file('')).save_pretrained(sys.argv[2])\n"
     )
     target = folder / "model"
@@ -187,9 +188,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--json", help="write all figures to this file")
+    parser.add_argument(
+        "--option", action="append", default=[], help="a word for dcu-launch, as in --option=--allow=CODE"
+    )
     parser.add_argument("more", nargs="*", help="key=value for the recipe")
     asked = parser.parse_args()
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     there = count_cards() or 2
     numbers = (
         [int(text) for text in asked.cards.split(",")]
