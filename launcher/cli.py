@@ -39,6 +39,7 @@ VERBS = {
     ),
     "generate": ("launcher.commands.generate", "generate", "answer questions with what a run learnt"),
     "merge": ("launcher.commands.merge", "merge", "a run's adapter and its base as one model"),
+    "estimate": ("launcher.commands.estimate", "estimate", "the memory that a card needs"),
     "report": ("launcher.commands.report", "report", "a page of a run, or of several compared"),
     "diagnose": ("launcher.commands.diagnose", "diagnose", "why the loss does not fall, and what to try"),
 }

@@ -64,15 +64,17 @@ class _Entry:
     place: str
 
 
-def load_recipe(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The resolved recipe of a file (None or ``demo``: the built-in demo) under ``key=value`` overrides.
+def load_recipe(
+    path: str | Path | None, overrides: Sequence[str] = (), start: Mapping[str, Any] = DEMO
+) -> dict[str, Any]:
+    """The resolved recipe of a file (None or ``demo``: that of ``start``) under ``key=value`` overrides.
 
     Raises:
         ConfigError: with every unknown key, wrong type and wrong value, each with file and line.
     """
     problems: list[str] = []
     if path is None or str(path) == "demo":
-        entries = [_Entry(key, value, f"demo: {key}") for key, value in flatten(DEMO)]
+        entries = [_Entry(key, value, f"demo: {key}") for key, value in flatten(dict(start))]
     else:
         entries = _read_file(Path(path), problems)
     entries += _read_overrides(overrides, problems)
