@@ -17,7 +17,6 @@ VERB_NAMES = (
     "run", "check", "hosts", "env", "constraints", "submit", "ps", "logs", "attach", "stop", "save",
     "init", "generate", "merge", "estimate", "report", "diagnose",
 )  # fmt: skip
-PLANNED: tuple[str, ...] = ()
 #: missed most when they stand behind the script, where the script gets them
 OUR_OPTIONS = ("--hosts", "--dry-run", "--nproc", "--run-dir", "--transport", "--start")
 _OVERRIDE = re.compile(r"[A-Za-z_][\w.]*\+?=")
@@ -68,8 +67,6 @@ def _hint_for(name: str) -> str:
     near = difflib.get_close_matches(name, VERB_NAMES, n=1, cutoff=0.7)
     if name in VERB_NAMES:
         return f"a verb stands first: dcu-launch {name} ..."
-    if name in PLANNED:
-        return f"dcu-launch {name} is planned and not there yet"
     if Path(name).is_file():
         return f"a hostfile is named by --hosts: --hosts {name}"
     if near:
