@@ -101,6 +101,9 @@ def run_check(options: Mapping[str, Any]) -> int:
     if options["as_json"]:
         told = to_json(hosts, comparisons, findings, allowed, code)
         told["probe_s"] = {host: report.probe_s for host, report in zip(hosts, reports, strict=True)}
+        if looked.meeting is not None:
+            interfaces = dict(zip(hosts, looked.meeting.interfaces, strict=True))
+            told["meeting"] = {"address": looked.meeting.address, "interfaces": interfaces}
         if operators:
             told["operators"] = dict(zip(hosts, operators, strict=True))
         if looked.measured.sizes:
@@ -121,10 +124,19 @@ def run_check(options: Mapping[str, Any]) -> int:
     click.echo(
         show_operators(hosts, operators)
         + show_bandwidths(measured.sizes, measured.inside, measured.pairs)
+        + show_meeting(looked.meeting)
         + text,
         nl=False,
     )
     return end_check(code, looked)
+
+
+def show_meeting(meeting: Any) -> str:
+    """Where ranks of several nodes would meet, and over which interfaces, in a line; empty for one node."""
+    if meeting is None or len(meeting.interfaces) < 2:
+        return ""
+    names = ", ".join(dict.fromkeys(filter(None, meeting.interfaces)))
+    return f"ranks would meet at {meeting.address}{f' over {names}' if names else ''}\n"
 
 
 def end_check(code: int, looked: Looked) -> int:
@@ -140,10 +152,12 @@ class Looked:
 
     Attributes:
         hosts: that answered, in the order of reports.
+        meeting: where their ranks would meet, and by which interfaces; None where some do not reach the first one.
         missing_hosts: names of those that did not, and ``unreached`` why.
     """
 
     hosts: Sequence[Any]
+    meeting: Any
     reports: list[Any]
     findings: list[Any]
     operators: list[dict[str, Any]]
@@ -206,7 +220,7 @@ def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
             measured, failures = run_collectives(nodes, request, reports, meeting, options["comm_limit"])
             findings += failures
     ordered = sort_findings(findings)
-    return Looked(request.hosts, reports, ordered, operators, measured, missing, unreached)
+    return Looked(request.hosts, meeting, reports, ordered, operators, measured, missing, unreached)
 
 
 def read_check_request(options: Mapping[str, Any]) -> Any:

@@ -103,7 +103,15 @@ def ask_tools(
     if program:
         commands = {
             "table": [program],
-            "facts": [program, "--showproductname", "--showmeminfo", "vram", "--showbus", "--json"],
+            "facts": [
+                program,
+                "--showproductname",
+                "--showmeminfo",
+                "vram",
+                "--showbus",
+                "--showvbios",
+                "--json",
+            ],
             "driver": [program, "--showdriverversion"],
             "processes": [program, "--showpids"],
             "topology": [program, "--showtopo"],

@@ -1,4 +1,4 @@
-"""Which RCCL, NCCL and HIP runtime a rank would load, and the version each tells of itself. Runs in the agent.
+"""Which RCCL, NCCL, HIP runtime and UCX a rank would load, and the version each tells of itself. Runs in the agent.
 
 The dynamic loader is asked, not guessed: a short-lived process with the ranks' interpreter and environment opens the
 library, reads from its own /proc/self/maps which file that was, and calls its version function. One process a library,
@@ -40,6 +40,11 @@ stem = name.rsplit("/", 1)[-1].split(".so")[0]
 with open("/proc/self/maps") as file:
     paths = [line.split(None, 5)[5].strip() for line in file if stem in line and line.count("/")]
 print(json.dumps({"path": paths[0] if paths else name}), flush=True)
+if function.endswith("_string"):
+    ask = getattr(library, function)
+    ask.restype = ctypes.c_char_p
+    print(json.dumps({"text": ask().decode("ascii", "replace")}))
+    sys.exit(0)
 number = ctypes.c_int(0)
 code = getattr(library, function)(ctypes.byref(number))
 print(json.dumps({"code": number.value} if code == 0 else {"error": "%s returned %d" % (function, code)}))
@@ -48,6 +53,7 @@ print(json.dumps({"code": number.value} if code == 0 else {"error": "%s returned
 LIBRARIES = {
     "rccl": ("ncclGetVersion", ("librccl.so.1", "librccl.so")),
     "nccl": ("ncclGetVersion", ("libnccl.so.2", "libnccl.so")),
+    "ucx": ("ucp_get_version_string", ("libucp.so.0", "libucp.so")),
     "hip": (
         "hipRuntimeGetVersion",
         ("libgalaxyhip.so.5", "libgalaxyhip.so", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"),
@@ -62,7 +68,7 @@ def ask_libraries(
     dtk_root: Optional[str],
     cards: str,
 ) -> Dict[str, Dict[str, Any]]:
-    """For each kind of library that this node should or may have: ``path`` and ``code``, or ``error``.
+    """For each kind of library that this node should or may have: ``path``, and ``code`` or ``text`` or ``error``.
 
     Args:
         folders: where the ranks' Python looks for modules; NCCL comes as one.
@@ -70,7 +76,8 @@ def ask_libraries(
     """
     commands = {}
     for kind, (function, names) in LIBRARIES.items():
-        expected = kind != "nccl" and (dtk_root is not None or cards in ("dcu", "rocm"))
+        expected = kind in ("rccl", "hip") and (dtk_root is not None or cards in ("dcu", "rocm"))
+        expected = expected or (kind == "ucx" and variables.get("NCCL_PLUGIN_P2P") == "ucx")
         held = _search(names, [*variables.get("LD_LIBRARY_PATH", "").split(":"), *_dtk_folders(dtk_root)])
         bundled = _bundled_nccl(folders) if kind == "nccl" and not held else None
         if not (expected or held or bundled):

@@ -4,7 +4,7 @@ hy-smi has had five tables, three spellings of its single queries and two of its
 around all of them. Columns are found by their heading, never by number, and what is not understood is left out.
 
 A card is a dict with ``index`` and, as far as known, ``model``, ``memory_mib``, ``used_mib``, ``used_percent``,
-``busy_percent``, ``temp_c``, ``power_w``, ``pci``, ``numa``, ``gfx``.
+``busy_percent``, ``temp_c``, ``power_w``, ``pci``, ``numa``, ``gfx``, ``vbios``.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ def _read_json(text: str) -> Dict[int, Card]:
 def _one_fact(key: str, value: str) -> Card:
     """One key and value of a card as a fact; an empty dict when it is none that we need."""
     lower = key.lower()
-    if lower == "card series" and value:
-        return {"model": value}
+    plain = {"card series": "model", "vbios version": "vbios"}.get(lower)
+    if plain and value:
+        return {plain: value}
     if lower in ("pci bus", "pci bus id"):
         match = _BDF.match(value)
         return {"pci": match.group(0).lower()} if match else {}

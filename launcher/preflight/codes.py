@@ -114,6 +114,10 @@ CODES = {
     # network and system
     "INTERFACE_MISSING": Code(ERROR, "name an interface of that node: env.NAME=value on its hostfile line"),
     "HCA_MISSING": Code(ERROR, "name adapters of that node: env.NCCL_IB_HCA=value on its hostfile line"),
+    "UCX_NOT_AVAILABLE": Code(
+        WARNING,
+        "put UCX's lib folder into LD_LIBRARY_PATH (--setup, or env.sh of the DTK), or unset NCCL_PLUGIN_P2P",
+    ),
     "HCA_DOWN": Code(WARNING, "look at the cable and the subnet manager, or leave it out of NCCL_IB_HCA"),
     "MASTER_UNREACHABLE": Code(
         ERROR, "open the firewall between nodes, or name the training network with addr= or --master-addr"

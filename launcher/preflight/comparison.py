@@ -107,6 +107,11 @@ def _cards(report: NodeReport) -> str | None:
     return " + ".join(sorted(kind for kind in kinds if kind)) or f"of kind {report.card_kind}"
 
 
+def _vbios(report: NodeReport) -> str | None:
+    """Compared only with what the same tool says elsewhere, so as a text."""
+    return " + ".join(sorted({card.vbios for card in report.cards if card.vbios})) or None
+
+
 def _memory(mib: int | None) -> str:
     return f"{mib / 1024:.0f} GiB" if mib else ""
 
@@ -134,8 +139,10 @@ FIELDS = (
     Field("hip", "HIP runtime", _library("hip"), "HIP_DIFFERS"),
     Field("rccl", "RCCL", _library("rccl"), "RCCL_DIFFERS"),
     Field("nccl", "NCCL", _library("nccl"), "RCCL_DIFFERS"),
+    Field("ucx", "UCX", _library("ucx"), "VERSIONS_DIFFER"),
     Field("card", "card", _cards, "CARDS_DIFFER", optional=False),
     Field("cards", "cards", _count, optional=False),
+    Field("vbios", "VBIOS", _vbios, "CARDS_DIFFER"),
     Field("adapters", "RDMA adapters", _adapters),
     Field("python", "Python", lambda report: report.python_version, "VERSIONS_DIFFER", optional=False),
     *(

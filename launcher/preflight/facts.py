@@ -92,6 +92,7 @@ class Card:
     busy_percent: float | None = None
     numa: int | None = None
     pci: str | None = None
+    vbios: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +197,14 @@ def read_libraries(message: Message) -> Mapping[str, Library]:
     for kind, held in (message.get("libraries") or {}).items():
         code = held.get("code")
         version = formats[kind](code) if isinstance(code, int) and kind in formats else None
+        version = held.get("text") or version
         found[kind] = Library(held.get("path"), version, str(held.get("error") or ""))
     return MappingProxyType(found)
 
 
 def read_cards(message: Message) -> tuple[Card, ...]:
     """``cards.list`` of a message."""
-    names = ("model", "gfx", "memory_mib", "used_percent", "busy_percent", "numa", "pci")
+    names = ("model", "gfx", "memory_mib", "used_percent", "busy_percent", "numa", "pci", "vbios")
     listed = (message.get("cards") or {}).get("list") or ()
     return tuple(Card(card["index"], **{name: card.get(name) for name in names}) for card in listed)
 

@@ -46,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     rules_dtk.caches_fresh,
     rules_system.interfaces_exist,
     rules_system.adapters_exist,
+    rules_system.ucx_there,
     rules_system.limits_suffice,
     rules_system.disks_have_room,
     rules_target.one_device_a_rank,

@@ -63,6 +63,20 @@ def adapters_exist(reports: Sequence[NodeReport], wanted: Wanted) -> list[Findin
     return found
 
 
+def ucx_there(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
+    """Where RCCL is told to go by UCX, there is one."""
+    found = []
+    for report, host in zip(reports, wanted.hosts, strict=True):
+        if _value_of("NCCL_PLUGIN_P2P", report, host) != "ucx" or "libraries" in report.unknown:
+            continue
+        library = report.libraries.get("ucx")
+        if library is None or not library.version:
+            why = library.error if library and library.error else "no libucp is found"
+            text = f"{report.host}: NCCL_PLUGIN_P2P=ucx, and {why}"
+            found.append(make_finding("UCX_NOT_AVAILABLE", report.host, text))
+    return found
+
+
 def limits_suffice(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
     """Locked memory for RDMA and shared memory for the ranks of one node."""
     found = []

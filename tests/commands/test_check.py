@@ -61,6 +61,7 @@ def test_this_machine(tmp_path):
     told = json.loads(done.stdout)
     hold(told, SCHEMA)
     assert told["hosts"] == ["localhost"]
+    assert list(told["meeting"]["interfaces"]) == ["localhost"]
     assert {row["field"]: row["state"] for row in told["comparisons"]}["python"] == "same"
     done = run_check(cwd=tmp_path)
     assert done.returncode == 0

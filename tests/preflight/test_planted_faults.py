@@ -166,6 +166,7 @@ def test_the_table_folds_equal_nodes_and_marks_what_differs(dcu):
     assert re.search(r"^transformers +4\.51\.3 +4\.44\.2 \*$", done.stdout, re.MULTILINE)
     assert re.search(r"^DTK +25\.04\.2 +25\.04\.2$", done.stdout, re.MULTILINE)
     assert f"error RCCL_DIFFERS: RCCL is 2.22.3 on most nodes, but {dcu.names[1]} has 2.19.3" in done.stdout
+    assert done.stdout.startswith(f"ranks would meet at {dcu.lab.address(1)} over eth0\n")
     assert "cure:" in done.stdout
     assert done.stdout.endswith("1 error, 1 warning\n")
     assert "\x1b" not in done.stdout
