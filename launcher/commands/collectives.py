@@ -86,7 +86,7 @@ def run_collectives(
     measured = _read_measured(facts, [nodes.name(node) for node in range(len(nodes))])
     links = {nodes.name(node): _describe_link(reports[node], meeting, node) for node in range(len(nodes))}
     slow = judge_bandwidths(measured.inside, measured.pairs, links)
-    return measured, [*(_with_log(finding, logs) for finding in found), *slow]
+    return measured, [*(add_log(finding, logs) for finding in found), *slow]
 
 
 def _read_measured(facts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Measured:
@@ -117,7 +117,7 @@ def _log_of(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     return [line for fact in facts for line in fact.get("log", ())]
 
 
-def _with_log(finding: Finding, logs: Mapping[str, Sequence[str]]) -> Finding:
+def add_log(finding: Finding, logs: Mapping[str, Sequence[str]]) -> Finding:
     """The finding with what RCCL's logs say on its hosts, where there are any."""
     lines = [line.strip() for host in finding.hosts for line in logs.get(host, ())[:LOG_LINES]]
     if not lines:

@@ -130,10 +130,23 @@ def _driver(report: NodeReport) -> str | None:
     return report.driver.version
 
 
+def _iommu(report: NodeReport) -> str | None:
+    """Of nodes with cards alone: elsewhere it is nobody's concern."""
+    state = report.system.iommu_passthrough
+    return None if state is None or not report.card_count else "passthrough" if state else "no passthrough"
+
+
+def _numa_balancing(report: NodeReport) -> str | None:
+    state = report.system.numa_balancing
+    return None if state is None or not report.card_count else {"0": "off", "1": "on"}.get(state, state)
+
+
 FIELDS = (
     Field("os", "OS", lambda report: report.system.os, "SYSTEM_DIFFERS"),
     Field("kernel", "kernel", lambda report: report.system.kernel, "SYSTEM_DIFFERS"),
     Field("glibc", "glibc", lambda report: report.system.glibc, "SYSTEM_DIFFERS"),
+    Field("iommu", "IOMMU", _iommu, "SYSTEM_DIFFERS"),
+    Field("numa_balancing", "NUMA balancing", _numa_balancing, "SYSTEM_DIFFERS"),
     Field("driver", "driver", _driver, "DRIVER_DIFFERS"),
     Field("dtk", "DTK", lambda report: report.dtk.version, "DTK_DIFFERS"),
     Field("hip", "HIP runtime", _library("hip"), "HIP_DIFFERS"),

@@ -190,3 +190,17 @@ def test_bandwidths_are_a_table_and_hold_to_the_schema():
     ]
     assert show_bandwidths([]) == ""
     hold({**to_json([], [], [], frozenset(), 0), "bandwidths": rows, "probe_s": {"a": 0.01}}, SCHEMA)
+
+
+def test_a_failed_collective_bears_the_lines_of_rccl_that_matter():
+    from launcher.commands.collectives import LOG_LINES, add_log
+
+    finding = make_finding("COLLECTIVE_FAILED", "w1", "rank 2 on w1: NCCL error: unhandled system error")
+    lines = [f" NCCL WARN Error while creating shared memory segment {n} " for n in range(9)]
+    told = add_log(finding, {"w1": lines, "w0": ["Using network IB"]}).message
+    assert told.startswith(
+        "rank 2 on w1: NCCL error: unhandled system error; RCCL says: NCCL WARN Error while"
+    )
+    assert told.count("NCCL WARN") == LOG_LINES
+    assert "Using network" not in told
+    assert add_log(finding, {"w0": ["x"]}) == finding
