@@ -94,7 +94,7 @@ def run_loop(setup: Setup, progress: Progress) -> bool:
     setup.stop.arm()
     figures = setup.figures
     if setup.sampler and progress.step == 0:
-        setup.sampler.take(setup.engine.model, 0)  # what the base answers, to compare with
+        setup.sampler.take(setup.engine.model, 0, setup.stop)  # what the base answers, to compare with
     while progress.step < setup.num_steps and not progress.stop:
         row = run_step(setup, progress)
         if figures:
@@ -110,8 +110,8 @@ def run_loop(setup: Setup, progress: Progress) -> bool:
                     min(loss, progress.best_loss) if math.isfinite(loss) else progress.best_loss
                 )
         setup.metrics.write(progress.step, row)
-        if setup.sampler and measures:
-            setup.sampler.take(setup.engine.model, progress.step)
+        if setup.sampler and measures and not progress.stop:
+            setup.sampler.take(setup.engine.model, progress.step, setup.stop)
         due = train.save_every and progress.step % train.save_every == 0
         if is_last or is_best or due or progress.stop or progress.save:
             save(setup, progress, is_best)

@@ -19,11 +19,14 @@ from launcher.train.channel import Channel
 from launcher.train.data import Batch
 from launcher.train.metrics import keep_rows
 from launcher.train.rows import Turn
+from launcher.train.stop import StopFlag
 from launcher.train.template import Template, encode_question, end_ids
 from launcher.train.world import broadcast
 
 SAMPLES_FILE = "samples.jsonl"
 _LENGTH_STEP = 64
+#: no token
+_BROKEN_OFF = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,16 @@ class Sampler:
     file: Path | None
     together: bool
 
-    def take(self, model: Any, step: int) -> None:
-        """Ask the model, which is the engine's, and append its answers; ranks that have nothing to do return at once."""
+    def take(self, model: Any, step: int, stop: StopFlag) -> None:
+        """Ask the model, which is the engine's, and append its answers; ranks with nothing to do return at once.
+
+        A request to end is not kept waiting: that of rank 0 breaks the answers off, and none is written.
+        """
         if self.file is None and not self.together:
             return
         model.eval()
-        answers = answer_greedily(model, self.questions, self.device, self.together)
-        if self.file is None:
+        answers = answer_greedily(model, self.questions, self.device, stop, self.together)
+        if self.file is None or answers is None:
             return
         lines = []
         for text, tokens in zip(self.questions.texts, answers, strict=True):
@@ -106,8 +112,10 @@ def make_sampler(
     return Sampler(questions, tokenizer, channel, device, file, together)
 
 
-def answer_greedily(model: Any, questions: Questions, device: Any, together: bool) -> list[list[int]]:
-    """The tokens of each answer, without the end mark.
+def answer_greedily(
+    model: Any, questions: Questions, device: Any, stop: StopFlag, together: bool
+) -> list[list[int]] | None:
+    """The tokens of each answer, without the end mark; None when a request to end came in between.
 
     Args:
         model: an ``Objective``, or an engine around one.
@@ -123,9 +131,14 @@ def answer_greedily(model: Any, questions: Questions, device: Any, together: boo
     for _ in range(questions.max_new_tokens):
         with torch.no_grad():
             following = model(_make_batch(rows, length, device), predict=True)
+        if stop.is_set:
+            following.fill_(_BROKEN_OFF)
         if together:
-            broadcast(following)
-        for index, token in enumerate(following.tolist()):
+            broadcast(following)  # with it whether rank 0 goes on
+        tokens = following.tolist()
+        if tokens[0] == _BROKEN_OFF:
+            return None
+        for index, token in enumerate(tokens):
             if index not in open_rows:
                 continue
             if token in questions.ends:

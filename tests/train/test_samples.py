@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from launcher.base.recipe import load_recipe
-from tests.train.tiny import Ran, recipe
+from launcher.report.page.build import build_page
+from launcher.report.page.markup import escape
+from launcher.report.run_record import read_records
+from tests.report.folders import Page
+from tests.train.tiny import Ran, Ranks, recipe
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("default")]
 QUESTIONS = ["Say 3 words from 1", "海光 DCU, 是什么?"]
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """Starts ranks that need not import DeepSpeed each."""
+    starter = Ranks(modules=("deepspeed",), variables={"DS_ACCELERATOR": "cpu"})
+    yield starter
+    starter.close()
 
 
 def settings(model: Path, rows: Path, max_steps: int) -> dict:
@@ -54,6 +68,71 @@ def test_ranks_that_hold_pieces_of_the_weights_answer_together(ranks, model_dir,
     alone = samples_of(ranks.train(config, tmp_path / "alone"))
     config |= {"engine": "deepspeed", "deepspeed": {"zero_stage": 3, "config": None}}
     assert samples_of(ranks.train(config, tmp_path / "zero", 2)) == alone
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"method": "lora", "lora": {"dropout": 0.3}},
+        {"method": "freeze", "freeze": {"last_layers": 1}},
+        {"method": "full", "engine": "deepspeed", "deepspeed": {"zero_stage": 2, "config": None}},
+    ],
+    ids=["lora", "freeze", "zero2"],
+)
+def test_training_is_the_same_with_and_without_questions(ranks, model_dir, rows_file, tmp_path, method):
+    asked = settings(model_dir, rows_file, 3)
+    for key, value in method.items():
+        asked[key] = {**asked[key], **value} if isinstance(value, dict) else value
+    plain = {**asked, "train": {**asked["train"], "samples": []}}
+    one = ranks.train(plain, tmp_path / "plain" / "run", 2)
+    other = ranks.train(asked, tmp_path / "asked" / "run", 2)
+    assert not (one.run_dir / "samples.jsonl").exists()
+    assert [row["step"] for row in samples_of(other)] == [0, 0, 2, 2, 3, 3]
+    for figure in ("loss", "eval_loss", "grad_norm"):
+        assert [row.get(figure) for row in one.metrics] == [row.get(figure) for row in other.metrics]
+
+
+def test_the_page_shows_the_answers_of_a_real_run(ranks, model_dir, rows_file, tmp_path):
+    ran = ranks.train(settings(model_dir, rows_file, 3), tmp_path / "run")
+    rows = samples_of(ran)
+    assert any(row["answer"] for row in rows)
+    page = Page(build_page(read_records([ran.run_dir]), "en"))
+    shown = [cells for cells in page.cells["samples"] if cells[0] in ("before", "2", "3")]
+    expected = []
+    for question in QUESTIONS:
+        assert question in page.texts["samples"]
+        # a page holds no control characters, of which a model of 0.2 M parameters says some
+        answers = [unescape(escape(row["answer"])) for row in rows if row["prompt"] == question]
+        expected += [list(pair) for pair in zip(("before", "2", "3"), answers, strict=True)]
+    assert shown == expected
+
+
+#: asks itself to end while the second answers of the run are being written
+ENDED = """
+import os, signal, launcher.train.samples as samples
+take, make = samples.Sampler.take, samples._make_batch
+steps = []
+def spied_take(self, model, step, stop):
+    steps.append(step)
+    take(self, model, step, stop)
+def spied_make(*arguments):
+    if steps[-1] == 2 and os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return make(*arguments)
+samples.Sampler.take, samples._make_batch = spied_take, spied_make
+"""
+
+
+@pytest.mark.parametrize("engine", ["ddp", "deepspeed"])
+def test_a_request_to_end_breaks_answers_off(ranks, model_dir, rows_file, tmp_path, engine):
+    config = settings(model_dir, rows_file, 4)
+    config |= {"engine": engine, "deepspeed": {"zero_stage": 3, "config": None}}
+    ended = ranks.end(config, tmp_path / "run", 2, code=ENDED)
+    assert ended.codes == [143, 143], ended.outputs
+    assert [row["step"] for row in samples_of(ended)] == [0, 0]
+    assert [row["step"] for row in ended.metrics] == [1, 2, 3]
+    ran = ranks.train(config, tmp_path / "run", 2)
+    assert [row["step"] for row in samples_of(ran)] == [0, 0, 4, 4]
 
 
 def test_a_run_that_goes_on_has_each_answer_once(ranks, model_dir, rows_file, tmp_path):
