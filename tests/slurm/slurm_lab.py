@@ -116,13 +116,6 @@ class SlurmLab:
         )
         assert done.returncode == 0, f"{self.lab.name(host)}: Slurm does not start: {done.returncode}"
 
-    def start_slurmd(self, host: int) -> None:
-        """Start slurmd again where a test has ended it."""
-        words = ["/usr/sbin/slurmd", "-N", self.lab.name(host)]
-        quiet = subprocess.DEVNULL
-        assert self.lab.run(host, words, stdout=quiet, stderr=quiet).returncode == 0
-        self.lab.rebase(host)
-
     # -- commands
 
     def run(self, argv: Words, *, timeout: float = 60.0, **run: object) -> str:

@@ -129,11 +129,11 @@ def test_long_lines_of_many_ranks_arrive_whole(slurm, slurm_path):
 
 @pytest.mark.train
 def test_the_demo_trains_over_all_ranks_of_the_job(slurm, slurm_path):
-    run = JobRun(slurm, slurm_path, "", "--nproc", "2", options=("-N2",))
-    assert run.done() == "COMPLETED", run.said()
+    run = JobRun(
+        slurm, slurm_path, "", "--nproc", "1", arguments="train.max_steps=6 train.global_batch_size=2", options=("-N2",)
+    )  # fmt: skip
+    assert run.done(within_s=180) == "COMPLETED", run.said()
     rows = [json.loads(line) for line in (slurm_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    losses = [row["loss"] for row in rows if "loss" in row]
-    assert len(losses) == 20
-    assert losses[-1] < losses[0]
+    assert [row["step"] for row in rows if "loss" in row] == [1, 2, 3, 4, 5, 6]
     assert (slurm_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
     assert {"exit": 0, "kind": "done"}.items() <= run.summary().items()
