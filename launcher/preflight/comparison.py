@@ -146,7 +146,7 @@ FIELDS = (
     Field("kernel", "kernel", lambda report: report.system.kernel, "SYSTEM_DIFFERS"),
     Field("glibc", "glibc", lambda report: report.system.glibc, "SYSTEM_DIFFERS"),
     Field("iommu", "IOMMU", _iommu, "SYSTEM_DIFFERS"),
-    Field("numa_balancing", "NUMA balancing", _numa_balancing, "SYSTEM_DIFFERS"),
+    Field("numa_balancing", "NUMA balance", _numa_balancing, "SYSTEM_DIFFERS"),
     Field("driver", "driver", _driver, "DRIVER_DIFFERS"),
     Field("dtk", "DTK", lambda report: report.dtk.version, "DTK_DIFFERS"),
     Field("hip", "HIP runtime", _library("hip"), "HIP_DIFFERS"),
