@@ -13,6 +13,7 @@ import click
 import pytest
 
 from launcher.base.config import CHOICES, Recipe, flatten, leaf_types, to_dict
+from launcher.base.recipe import _OTHER_WORDS as OTHER_WORDS
 from launcher.base.shipped import shipped_recipes
 from launcher.base.variable import DCU_DEFAULTS, LAUNCHER_NAMES, RANK_DEFAULTS, SENT_PATTERNS
 from launcher.cli import VERBS
@@ -149,7 +150,7 @@ def commands() -> list[Command]:
 
 def what_is_wrong(words: list[str]) -> str:
     """Why dcu-launch would refuse these words; empty when it would not."""
-    if words in ([], ["--version"]) or words[0] == "--completion":
+    if words in ([], ["--version"]) or words[0] == "--completion" or words in [[verb] for verb in VERBS]:
         return ""
     if words == ["..."] or words[-1] in ("...", "…"):
         words = words[:-1]
@@ -201,7 +202,7 @@ def test_commands_are_ones_that_dcu_launch_takes() -> None:
         ("configs/lora.yaml train.lr=1", "there is no key train.lr"),
         ("configs/qlora.yaml", "there is no configs/qlora.yaml"),
         ("tarin", "tarin is no target"),
-        ("merge", "Missing argument"),
+        ("merge --dtype bf16", "Missing argument"),
     ],
 )
 def test_commands_that_would_be_refused_are_noticed(words: str, problem: str) -> None:
@@ -261,3 +262,14 @@ def test_variables_that_ranks_have_and_those_that_are_sent_are_all_named(
     assert tuple(re.search(r"`([^`]+)`", sections[pattern])[1].split()) == SENT_PATTERNS  # type: ignore[index]
     text = text_of(ROOT / "docs" / page)
     assert [name for name in (*DCU_DEFAULTS, *RANK_DEFAULTS) if f"`{name}" not in text] == []
+
+
+@pytest.mark.parametrize("page", ["coming-from.md", "coming-from.zh-CN.md"])
+def test_words_of_other_trainers_lead_to_the_keys_that_a_refusal_names(page: str) -> None:
+    """Every word that a recipe is refused for with ``did you mean`` and that LLaMA-Factory has, beside its key."""
+    rows = rows_of(page, "LLaMA-Factory")
+    assert len(rows) > 30
+    known = {word: key for word, key in OTHER_WORDS.items() if word in rows}
+    assert len(known) > 15
+    wrong = [f"{word}: {key}" for word, key in known.items() if f"`{key}`" not in rows[word][0]]
+    assert wrong == []
