@@ -50,6 +50,7 @@ class DataConfig:
         packing: put several rows into one sequence, with attention kept inside each row.
         pack_length: tokens of such a sequence where attention goes by mask; null takes the measured best.
         on_bad_row: ``error`` refuses the file, ``skip`` leaves bad rows out and counts them.
+        max_rows: only so many rows, the first ones, of ``path`` and of ``eval_path``; null takes all.
     """
 
     path: str = ""
@@ -61,6 +62,7 @@ class DataConfig:
     packing: bool = True
     pack_length: int | None = None
     on_bad_row: str = "error"
+    max_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,12 @@ class CheckpointConfig:
     Attributes:
         keep: newest checkpoints that stay; the best one stays beside them.
         resume: ``auto`` (the newest whole one of the run folder), ``never``, or the path of one.
+        verify: after the last step, read the newest checkpoint back as a resume would.
     """
 
     keep: int = 2
     resume: str = "auto"
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +216,7 @@ LIMITS: dict[str, tuple[float, float, bool]] = {
     "data.eval_fraction": (0, 0.9, True),
     "data.max_length": (8, 1 << 20, True),
     "data.pack_length": (8, 1 << 20, True),
+    "data.max_rows": (1, 1 << 40, True),
     "lora.r": (1, 4096, True),
     "lora.alpha": (0, 1e6, False),
     "lora.dropout": (0, 0.99, True),

@@ -90,6 +90,12 @@ class ResultError(LauncherError):
     exit_code = 1
 
 
+class SmokeError(LauncherError):
+    """A smoke run went through, but something of it is not as it should be."""
+
+    exit_code = 1
+
+
 class StoppedError(LauncherError):
     """The run was asked to end by a signal.
 

@@ -18,6 +18,7 @@ from launcher.base.errors import (
     StoppedError,
 )
 from launcher.commands.request import Request
+from launcher.commands.smoke import judge_run
 from launcher.launch.fetch import Fetched
 from launcher.launch.outcome import Outcome
 from launcher.launch.run_folder import RunFolder
@@ -42,10 +43,12 @@ def conclude(
     """
     error = refusal if outcome.kind == "refused" else error_of(outcome, request)
     error = error or (result_error(fetched, request) if fetched else None)
+    verdict = judge_run(request, outcome, folder) if error is None else None
+    error = verdict.error if verdict else error
     summary: dict[str, Any] = {"exit": 0, "origin": "launcher", "kind": "done", "host": "", "rank": None}
     if error is not None:
         summary = summarize_error(error)
-        kinds = {"done": "result_not_fetched", "refused": "preflight"}
+        kinds = {"done": "smoke_failed" if verdict else "result_not_fetched", "refused": "preflight"}
         summary["kind"] = kinds.get(outcome.kind, outcome.kind)
         if outcome.kind == "rank_failed":
             from launcher.report.failure import guilty
@@ -57,7 +60,11 @@ def conclude(
         elif outcome.kind == "done" and fetched is not None:
             summary.update(host=fetched.host)
     summary.update(_remains(outcome, fetched, folder))
+    if verdict is not None:
+        summary["smoke"] = verdict.to_dict()
     show_losses(folder)
+    if verdict is not None:
+        click.echo(verdict.tell())
     folder.add_event("end", data={"exit": summary["exit"], "kind": summary["kind"]})
     folder.write_json("summary.json", summary)
     write_report(folder)

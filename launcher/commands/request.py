@@ -54,6 +54,10 @@ def read_request(options: Mapping[str, Any]) -> Request:
         check_allowed(options["allowed"])
     hosts = read_hosts(options["hosts_file"], options["ranks_per_host"], options["transport"])
     target = read_target(options["words"], options["as_module"])
+    if options.get("smoke"):
+        from launcher.commands.smoke import make_smoke
+
+        target = make_smoke(target)
     recipe_env: dict[str, Any] = dict((target.recipe or {}).get("env") or {})
     setup = tuple(options["setup"]) or tuple(recipe_env.pop("setup", None) or ())
     recipe_env.pop("setup", None)

@@ -64,6 +64,11 @@ from launcher.commands.options import (
     help="numa: each rank stays on the NUMA node of its card, as the node itself tells it.",
 )
 @click.option(
+    "--smoke",
+    is_flag=True,
+    help="Recipes: 20 steps on a few dozen rows, then a verdict on loss, step time and checkpoint; exit code 0 or 1.",
+)
+@click.option(
     "--detach",
     is_flag=True,
     help="Go on in the background once all ranks are started; see ps, logs, attach, stop, save.",

@@ -103,9 +103,11 @@ def load_data(recipe: Recipe, tokenizer: Any) -> RunData:
     if data.eval_path:
         held = read_rows(resolve_data_path(data.eval_path), data.on_bad_row)
         _tell_bad(data.eval_path, held.bad, messages)
-        train_rows, eval_rows = found.rows, held.rows
+        train_rows, eval_rows = found.rows[: data.max_rows], held.rows[: data.max_rows]
     else:
-        train_numbers, eval_numbers = split_rows(len(found.rows), data.eval_fraction, recipe.train.seed)
+        train_numbers, eval_numbers = split_rows(
+            len(found.rows[: data.max_rows]), data.eval_fraction, recipe.train.seed
+        )
         train_rows = tuple(found.rows[i] for i in train_numbers)
         eval_rows = tuple(found.rows[i] for i in eval_numbers)
     train = _encode(recipe, template, train_rows, data.path, messages)

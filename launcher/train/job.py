@@ -79,10 +79,14 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     )  # fmt: skip
     if not run_loop(setup, progress):
         return False
+    read_step = agree(lambda: _read_back(setup, order), device) if recipe.checkpoint.verify else None
     weights = gather_result(setup)
     if world.is_main:
         path = write_result(setup, stored_dtype, weights)
-        channel.send("result", {"path": str(path), "method": recipe.method, "base": recipe.model.path})
+        read = {} if read_step is None else {"checkpoint_read": str(read_step)}
+        channel.send(
+            "result", {"path": str(path), "method": recipe.method, "base": recipe.model.path, **read}
+        )
     gather_floats([1.0], device)  # nobody leaves while rank 0 writes
     return True
 
@@ -155,13 +159,15 @@ def _figures(recipe: Recipe, data: RunData, tuned: Tuned) -> dict[str, Any]:
     }
 
 
-def _resume(
-    order: Order, world: World, device: Any, engine: Engine, tuned: Tuned, data: RunData, channel: Channel
-) -> Progress:
-    """Go on from a checkpoint, if the recipe asks for it and there is one; only rank 0 needs to see it."""
+def _resume(  # noqa: PLR0913  # the parts of a Setup, before there is one
+    order: Order, world: World, device: Any, engine: Engine, tuned: Tuned, data: RunData, channel: Channel,
+    wish: str = "",
+) -> Progress:  # fmt: skip
+    """Go on from a checkpoint, if the recipe (or ``wish``) asks for it and there is one; only rank 0 needs to see it."""
     import torch
 
-    wish, folder, state = order.recipe.checkpoint.resume, None, dict[str, Any]()
+    folder, state = None, dict[str, Any]()
+    wish = wish or order.recipe.checkpoint.resume
     if world.is_main:
         checkpoint.sweep(order.run_dir)
         folder = _find(wish, order.run_dir, channel)
@@ -192,6 +198,13 @@ def _resume(
         if world.is_main:
             channel.note(f"goes on after step {int(step)} of {folder}")
     return Progress(int(step), int(tokens), best_loss)
+
+
+def _read_back(setup: Setup, order: Order) -> int:
+    """Load the newest checkpoint by the way of a resume; its step, 0 when none is whole."""
+    return _resume(
+        order, setup.world, setup.device, setup.engine, setup.tuned, setup.data, setup.channel, "auto"
+    ).step
 
 
 def _find(wish: str, run_dir: Path, channel: Channel) -> Path | None:
