@@ -43,7 +43,7 @@ def conclude(
     """
     error = refusal if outcome.kind == "refused" else error_of(outcome, request)
     error = error or (result_error(fetched, request) if fetched else None)
-    verdict = judge_run(request, outcome, folder) if error is None else None
+    verdict = judge_run(request.options, outcome.results, folder.path) if error is None else None
     error = verdict.error if verdict else error
     summary: dict[str, Any] = {"exit": 0, "origin": "launcher", "kind": "done", "host": "", "rank": None}
     if error is not None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from launcher.base.errors import LauncherError, SmokeError, UsageError
 from launcher.commands.target import Target
-
-if TYPE_CHECKING:
-    from launcher.commands.request import Request
-    from launcher.launch.outcome import Outcome
-    from launcher.launch.run_folder import RunFolder
 
 STEPS, ROWS, BATCH = 20, 48, 16
 #: a step is slow from this many medians on; so large a share of slow ones is not sane
@@ -78,13 +74,13 @@ def make_smoke(target: Target) -> Target:
     return replace(target, recipe=recipe)
 
 
-def judge_run(request: Request, outcome: Outcome, folder: RunFolder) -> Verdict | None:
+def judge_run(options: Mapping[str, Any], results: Mapping[str, str], folder: Path) -> Verdict | None:
     """The verdict on a smoke run that ended well; None for any other run."""
-    if not request.options.get("smoke"):
+    if not options.get("smoke"):
         return None
     from launcher.report.metrics import read_metrics
 
-    return judge_smoke(read_metrics(folder.path / "metrics.jsonl"), outcome.results.get("checkpoint_read"))
+    return judge_smoke(read_metrics(folder / "metrics.jsonl"), results.get("checkpoint_read"))
 
 
 def judge_smoke(rows: Sequence[Mapping[str, Any]], checkpoint_read: str | None) -> Verdict:
