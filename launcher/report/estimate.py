@@ -246,16 +246,20 @@ def _count_work(
 
 
 def count_block(shape: ModelShape, recipe: Recipe, learnt: Learnt, size: int, stream: int) -> int:
-    """Bytes a token that one block keeps for its backward pass, with lean norms and gates."""
+    """Bytes a token that one block keeps for its backward pass, not compiled."""
     width, inner, query, key = shape.width, shape.inner, shape.query, shape.key
-    count = 2 * width * stream  # what goes into both norms
+    # norms keep what they read in float32, and where they learn the normed numbers, too: torch's fused kernel of 2.9
+    # and liger's do without, but a node's torch may be older
+    is_lean = recipe.train.kernels == "liger"
+    normed = stream if is_lean else 4
+    count = 2 * width * (normed if is_lean or recipe.method == "lora" else normed + 4)
     flash = recipe.model.attention not in ("sdpa", "eager")
     count += (2 * query + 2 * (key if flash else query)) * size + 4 * shape.heads
     if recipe.model.attention == "eager":
         length = recipe.data.pack_length or MASKED_LENGTH
         count += shape.heads * length * (2 * size + 4)
     if shape.head_norms:
-        count += (query + key) * size
+        count += (query + key) * (size if is_lean else 4)
     gates = 3 if recipe.train.kernels == "model" or shape.is_fused else 2
     count += gates * inner * size
     if recipe.method == "lora":
