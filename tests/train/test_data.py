@@ -92,7 +92,7 @@ def test_the_mask_lets_tokens_look_back_inside_their_row_alone():
 def test_limits_fit_the_longest_row(model_dir, rows_file):
     data = load(model_dir, rows_file)
     values = from_dict(recipe(model_dir, rows_file, train={"max_tokens_per_card": 4096}))
-    assert make_limits(values, True, data.train).sequence_length == 1024
+    assert make_limits(values, True, data.train).sequence_length == 512
     assert (
         make_limits(values, True, make_tokens([Encoded([0] * 3000, [True] * 3000)])).sequence_length == 3000
     )
@@ -102,5 +102,5 @@ def test_limits_left_open_suit_the_device(model_dir, rows_file):
     data = load(model_dir, rows_file)
     values = from_dict(recipe(model_dir, rows_file, train={"max_tokens_per_card": None}))
     card, cpu = make_limits(values, True, data.train), make_limits(values, False, data.train)
-    assert (card.max_tokens, card.sequence_length) == (8192, 1024)
+    assert (card.max_tokens, card.sequence_length) == (8192, 512)
     assert cpu.max_tokens == cpu.sequence_length == max(256, *data.train.lengths)
