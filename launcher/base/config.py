@@ -166,7 +166,7 @@ class CheckpointConfig:
     Attributes:
         keep: newest checkpoints that stay; the best one stays beside them.
         resume: ``auto`` (the newest whole one of the run folder), ``never``, or the path of one.
-        verify: after the last step, read the newest checkpoint back as a resume would.
+        verify: after the last step, read its checkpoint back as a resume would.
     """
 
     keep: int = 2

@@ -201,9 +201,19 @@ def _resume(  # noqa: PLR0913  # the parts of a Setup, before there is one
 
 
 def _read_back(setup: Setup, order: Order) -> int:
-    """Load the newest checkpoint by the way of a resume; its step, 0 when none is whole."""
+    """Load the last step's checkpoint by the way of a resume; its step, 0 when it is not whole.
+
+    That one and not the newest: a run folder may hold later steps of an earlier run, which would end up in the result.
+    """
+    folder, wish = checkpoint.checkpoint_folder(order.run_dir, setup.num_steps), "never"
+    if setup.world.is_main:
+        try:
+            checkpoint.read_manifest(folder)
+            wish = str(folder)
+        except ValueError as error:
+            setup.channel.warn(f"checkpoint of the last step: {error}")
     return _resume(
-        order, setup.world, setup.device, setup.engine, setup.tuned, setup.data, setup.channel, "auto"
+        order, setup.world, setup.device, setup.engine, setup.tuned, setup.data, setup.channel, wish
     ).step
 
 

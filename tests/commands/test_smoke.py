@@ -1,6 +1,7 @@
 """--smoke: 20 steps, a verdict, and the exit code that it amounts to."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -46,6 +47,13 @@ def test_the_demo_passes_and_a_rate_of_nothing_does_not(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "good" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "eval_loss" in row] == [10, 20]
     assert rows[0]["facts"]["rows"] <= 48
+    adapter = (tmp_path / "good" / "adapter" / "adapter_model.safetensors").read_bytes()
+    # a whole checkpoint of a later step, from another run: it is neither read back nor in the result
+    run = tmp_path / "later" / "checkpoints"
+    shutil.copytree(tmp_path / "good" / "checkpoints" / "step-00000010", run / "step-00000400")
+    done, summary = smoke("later", "data.eval_fraction=0.1")
+    assert (done.returncode, summary["results"]["checkpoint_read"]) == (0, "20"), done.stdout + done.stderr
+    assert (tmp_path / "later" / "adapter" / "adapter_model.safetensors").read_bytes() == adapter
     done, summary = smoke("bad", "train.learning_rate=0.5", "train.warmup_ratio=0")
     assert (done.returncode, summary["exit"]) == (1, 1), done.stdout + done.stderr
     assert (summary["kind"], summary["smoke"]["ok"]) == ("smoke_failed", False)
