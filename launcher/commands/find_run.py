@@ -37,11 +37,19 @@ def find_run(word: str | None, *, alive: bool = False) -> RunState:
     Raises:
         UsageError: there is none, there are several, or it has ended.
     """
+    if word is not None:
+        refuse_empty(word)
     run = _newest(alive) if word is None else _named(word)
     if alive and not run.is_alive:
         why = f": {run.why}" if run.why else ""
         raise UsageError(f"{run.name} does not run any more, it is {run.state}{why}")
     return run
+
+
+def refuse_empty(word: str) -> None:
+    """An empty word is a variable of the user's shell that is not set, and means no run; raises UsageError."""
+    if not word.strip():
+        raise UsageError("RUN is empty", "a variable of your shell that is not set? " + SEE_PS)
 
 
 def _newest(alive: bool) -> RunState:

@@ -55,7 +55,7 @@ def find_folder(word: str | None) -> Path:
     Raises:
         UsageError: there is none.
     """
-    if word is not None and Path(word).is_dir():
+    if word and Path(word).is_dir():
         return Path(word)
     if word is not None and "/" in word:
         raise UsageError(f"there is no run folder {word}")

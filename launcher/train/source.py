@@ -42,6 +42,10 @@ def find_source(what: str, base: str = "", allow_other_base: bool = False) -> So
     Raises:
         ConfigError: it is not there, holds nothing to load, or the base is another than the adapter's.
     """
+    if not what.strip():
+        raise ConfigError(
+            "the run, adapter or model to load is empty", "a variable of your shell that is not set?"
+        )
     folder = Path(what).expanduser()
     if is_run_folder(folder):
         folder = _result_of(folder)
