@@ -31,9 +31,9 @@ def stop(word: str | None, now: bool, no_wait: bool) -> int:
     run = find_run(word, alive=True)
     _ask(run, "stop", now=now)
     if no_wait:
-        click.echo(f"dcu-launch: asked {run.name} to stop")
+        click.echo(f"dcu-launch: asked {run.name} ({run.path}) to stop")
         return 0
-    click.echo(f"dcu-launch: asked {run.name} to stop, waiting for its end")
+    click.echo(f"dcu-launch: asked {run.name} ({run.path}) to stop, waiting for its end")
     asked = time.monotonic()
     while (seen := _look_again(run)).is_alive:
         if seen.state != "stopping" and time.monotonic() - asked > ANSWER_LIMIT_S:

@@ -53,7 +53,7 @@ def test_without_a_target_the_demo_runs_and_needs_no_download(lab, lab_path):
     losses = losses_of(lab_path / "run")
     assert len(losses) == 20
     assert sum(losses[-5:]) <= 0.9 * sum(losses[:5])
-    assert "model.path=" in done.stdout
+    assert "dcu-launch init --model DIR --data FILE" in done.stdout
     for host in (1, 2):
         lab.wait_gone(host, within_s=6)
 
