@@ -43,12 +43,12 @@ def forward(self, batch):
 loss.Objective.forward = forward
 """
 SLOW_DATA = """
-import time, launcher.train.loop as loop
-real = loop.make_batch
+import time, launcher.train.ahead as ahead
+real = ahead.make_batch
 def make_batch(*arguments):
     time.sleep(0.06)
     return real(*arguments)
-loop.make_batch = make_batch
+ahead.make_batch = make_batch
 """
 
 
