@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from launcher.base.config import CHOICES, Recipe, flatten, leaf_types, to_dict
+from launcher.base.config import Recipe, leaf_types, to_dict
+from launcher.base.limits import CHOICES, flatten
 from launcher.base.recipe import _OTHER_WORDS as OTHER_WORDS
 from launcher.base.shipped import shipped_recipes
 from launcher.base.variable import DCU_DEFAULTS, LAUNCHER_NAMES, RANK_DEFAULTS, SENT_PATTERNS

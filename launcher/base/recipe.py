@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.base.config import Recipe, describe_type, find_wrong, flatten, leaf_types
+from launcher.base.config import Recipe, describe_type, leaf_types
 from launcher.base.errors import ConfigError
+from launcher.base.limits import find_wrong, flatten
 from launcher.base.variable import mask
 
 #: the built-in demo: no download. Its base is random, so that embedding and head learn whole beside the adapters,

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from launcher.commands.outside import Outside
 from launcher.commands.request import Request
 from launcher.commands.torch_check import TorchCheck
-from launcher.hosts.hostfile import unique_labels
+from launcher.hosts.host import unique_labels
 from launcher.launch.board import NODES_FILE, Board
 from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan
 from launcher.launch.outcome import Outcome
 from launcher.launch.run_folder import RunFolder
-from launcher.launch.supervise import Supervisor, View
+from launcher.launch.supervise import Supervisor
+from launcher.launch.view import View
 from launcher.preflight.report import NodeReport
 
 if TYPE_CHECKING:

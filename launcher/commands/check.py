@@ -87,7 +87,7 @@ def run_check(options: Mapping[str, Any]) -> int:
         UnreachableError: some hosts did not answer; what the others said has been shown.
     """
     from launcher.commands.judge import allowed_codes
-    from launcher.hosts.hostfile import unique_labels
+    from launcher.hosts.host import unique_labels
     from launcher.preflight.comparison import FIELDS, compare
 
     request = read_check_request(options)
@@ -200,7 +200,7 @@ def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
     """Ask all nodes and judge."""
     from launcher.commands.collectives import Measured, run_collectives
     from launcher.commands.judge import ask_operators, ask_torch, make_reports, read_messages, wanted_of
-    from launcher.hosts.hostfile import unique_labels
+    from launcher.hosts.host import unique_labels
     from launcher.preflight.rules import find_faults
     from launcher.preflight.rules_operators import judge_operators
 

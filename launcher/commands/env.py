@@ -88,7 +88,7 @@ def _own() -> Iterator[str]:
 
 
 def _names(hosts: Sequence[Host], indexes: Sequence[int]) -> str:
-    from launcher.hosts.hostfile import unique_labels
+    from launcher.hosts.host import unique_labels
     from launcher.hosts.target import fold_names
 
     labels = unique_labels(hosts)

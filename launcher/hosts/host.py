@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 
@@ -40,3 +40,19 @@ class Host:
     source: str = ""
     is_local: bool = False
     job: str | None = None
+
+
+def label_of(host: Host) -> str:
+    """Name a host with its port, ``name:port``, where it has one; IPv6 in brackets."""
+    if host.port is None:
+        return host.name
+    return f"[{host.name}]:{host.port}" if ":" in host.name else f"{host.name}:{host.port}"
+
+
+def unique_labels(hosts: Sequence[Host]) -> list[str]:
+    """One label a host, all different, fit for a folder: its name, and the port where hosts share a name."""
+    names = [host.name.lower() for host in hosts]
+    return [
+        host.name if names.count(name) == 1 else label_of(replace(host, port=host.port or 22))
+        for host, name in zip(hosts, names, strict=True)
+    ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from launcher.base.env import MASK, is_secret, printable, why_not_settable
 from launcher.base.errors import HostfileError
-from launcher.hosts.host import Host
+from launcher.hosts.host import Host, label_of
 from launcher.hosts.target import (
     LOCAL_NAMES,
     BadWord,
@@ -106,22 +106,6 @@ def parse_hostfile(text: str, name: str) -> list[Host]:
 def local_hosts(slots: int | None) -> list[Host]:
     """The host list of a run on this machine alone; ``slots`` None: as many ranks as it has cards."""
     return [Host(name="localhost", slots=slots, source="this machine", is_local=True)]
-
-
-def label_of(host: Host) -> str:
-    """Name a host with its port, ``name:port``, where it has one; IPv6 in brackets."""
-    if host.port is None:
-        return host.name
-    return f"[{host.name}]:{host.port}" if ":" in host.name else f"{host.name}:{host.port}"
-
-
-def unique_labels(hosts: Sequence[Host]) -> list[str]:
-    """One label a host, all different, fit for a folder: its name, and the port where hosts share a name."""
-    names = [host.name.lower() for host in hosts]
-    return [
-        host.name if names.count(name) == 1 else label_of(replace(host, port=host.port or 22))
-        for host, name in zip(hosts, names, strict=True)
-    ]
 
 
 def _refuse_twice(line: _Line, hosts: Sequence[Host], first_line: dict[tuple[str, int], int]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+_PORT_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,11 @@ class RankExit:
     def was_ended_by(self, signals: Sequence[int]) -> bool:
         """Whether it is the end by one of these signals, told as a signal or as a shell's exit code."""
         return self.signal in signals or (self.code or 0) - 128 in signals
+
+    def lost_its_port(self, port: int | str) -> bool:
+        """Whether rank 0 found the master's port taken by somebody else."""
+        is_taken = self.rank == 0 and _PORT_TAKEN.search(self.tail) is not None
+        return is_taken and str(port) in self.tail
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from launcher.base.env import DCU_DEFAULTS, EnvPlan
 from launcher.base.variable import RANK_DEFAULTS
-from launcher.hosts.host import Host
-from launcher.hosts.hostfile import unique_labels
+from launcher.hosts.host import Host, unique_labels
 from launcher.launch.binding import RankBinding, bind_ranks
 from launcher.launch.order import LaunchPlan, Meeting, NodeOrder, RankOrder, RunSpec
 

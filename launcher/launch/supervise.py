@@ -6,11 +6,10 @@ In: a plan and the open nodes. Out: an ``Outcome`` and, on the way, everything t
 from __future__ import annotations
 
 import json
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
@@ -19,6 +18,7 @@ from launcher.launch.outcome import Outcome, RankExit
 from launcher.launch.rank_states import RankState, find_awaited, name_ranks, span
 from launcher.launch.run_folder import RunFolder
 from launcher.launch.signals import INTERRUPTING, STOPPING
+from launcher.launch.view import View
 from launcher.remote.session import Arrival
 
 BROKEN_GRACE_S = 1.0
@@ -31,15 +31,6 @@ STOP_SLACK_S = 8.0
 WAITING_EVERY_S = 5.0
 #: rows that a rank tells -> the file they belong to, where its node does not see the run folder
 FILES_OF_ROWS = {"metric": "metrics.jsonl", "sample": "samples.jsonl"}
-_PORT_TAKEN = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
-
-
-class View(Protocol):
-    """Where a person sees the run; ``launcher.report.terminal.TerminalView`` is one."""
-
-    def rank_output(self, rank: int, data: bytes) -> None: ...
-    def status(self, text: str) -> None: ...
-    def metric(self, step: int, data: dict[str, Any]) -> None: ...
 
 
 @dataclass
@@ -329,7 +320,12 @@ class Supervisor:
             kind = "late"
         elif self.failures:
             kind = "rank_failed"
-        again = kind == "rank_failed" and any(map(self._lost_its_port, first))
+        again = (
+            kind == "rank_failed"
+            and not self.had_metric
+            and 0 not in self._met
+            and any(failure.lost_its_port(self.plan.master_port) for failure in first)
+        )
         return Outcome(
             kind,
             tuple(self.failures),
@@ -349,9 +345,3 @@ class Supervisor:
         if self._signal != INTERRUPTING:
             return "stopped"
         return "done" if "path" in self.results and not self.failures else "interrupted"
-
-    def _lost_its_port(self, failure: RankExit) -> bool:
-        """Whether somebody else took the master's port before rank 0 came to it: the run had not begun, and may again."""
-        if failure.rank != 0 or 0 in self._met or self.had_metric:
-            return False
-        return bool(_PORT_TAKEN.search(failure.tail)) and str(self.plan.master_port) in failure.tail

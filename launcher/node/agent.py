@@ -28,6 +28,7 @@ import threading
 import time
 
 from . import environment, guardian, probe, process_tree
+from .folders import Folders
 from .head_line import HeadLine
 from .poller import EVENT_READ, Poller
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import signal
     from typing import Any, Callable, Dict, List, NoReturn, Optional
 
-    from . import folder_in, folder_out, network
+    from . import network
     from .gauges import Gauges
     from .rank_group import RankGroup
 else:
@@ -70,14 +71,14 @@ class Agent:
         self._guardian = guardian_pid
         self._poller = Poller()
         self._wake_reading, self._wake_writing = os.pipe()
-        self._line = HeadLine(self._poller, reading, writing, self._obey, self._take, self._on_head_lost)
+        self._folders = Folders(self._in_thread, self._say_from_thread, self._send_from_thread)
+        take = self._folders.take
+        self._line = HeadLine(self._poller, reading, writing, self._obey, take, self._on_head_lost)
         self._group: Optional[RankGroup] = None
         self._load_at: Optional[float] = None
         self._inherits = False
         self._done_jobs: List[Callable[[], None]] = []
         self._jobs = 0
-        self._receiver: Optional[folder_in.FolderReceiver] = None
-        self._sender: Optional[folder_out.FolderSender] = None
         self._variables: Dict[str, str] = {}
         self._port: Optional[network.MasterPort] = None
         self._gauges: Optional[Gauges] = None
@@ -193,11 +194,7 @@ class Agent:
         elif kind == "watch" and self._gauges is None:
             self._watch(float(message["every"]))
         else:
-            self._obey_about_folders(message)
-
-    def _take(self, piece: bytes) -> None:
-        if self._receiver is not None:
-            self._receiver.feed(piece)
+            self._folders.obey(message)
 
     def _look_deeper(self, message: Dict[str, Any]) -> None:
         from . import deep_look
@@ -218,23 +215,6 @@ class Agent:
 
         self._gauges = Gauges(self._marked_variables(), every_s, self._say_from_thread)
         self._ranks().spared = self._gauges.pids
-
-    def _obey_about_folders(self, message: Dict[str, Any]) -> None:
-        from . import folder_in, folder_out
-
-        kind = message["kind"]
-        if kind == "sync_look":
-            self._in_thread(lambda: folder_in.look(message))
-        elif kind == "sync_take":
-            self._receiver = folder_in.FolderReceiver(message, self._say_from_thread)
-        elif kind == "fetch_look":
-            self._in_thread(lambda: folder_out.look(message))
-        elif kind == "fetch":
-            self._sender = folder_out.FolderSender(
-                message["folder"], self._say_from_thread, self._send_from_thread
-            )
-        elif kind == "taken" and self._sender is not None:
-            self._sender.taken(int(message["bytes"]))
 
     def _prepare(self, message: Dict[str, Any]) -> Dict[str, Any]:
         if message.get("setup") or any(map(os.path.exists, (environment.DEFAULT_SETUP, *CARD_MARKS))):

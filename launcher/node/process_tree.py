@@ -11,7 +11,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
     import signal
-    from typing import Any, Collection, Dict, Iterable, List, Optional, Set, Tuple
+    from typing import Any, Callable, Collection, Dict, Iterable, List, Optional, Set, Tuple
 
     #: (pid, start time in clock ticks since boot)
     ProcessId = Tuple[int, int]
@@ -150,3 +150,22 @@ def kill_until_gone(processes: Iterable[ProcessId], within_s: float = 5.0) -> Li
             break
         time.sleep(0.02)
     return left
+
+
+def end_what_is_listed(list_left: Callable[[], List[ProcessId]], by_itself_s: float) -> List[int]:
+    """Kill processes until none is listed any more; returns the pids that not even KILL ended.
+
+    Args:
+        by_itself_s: so long they may end by themselves.
+    """
+    deadline = time.monotonic() + by_itself_s
+    left = list_left()
+    while left and time.monotonic() < deadline:
+        time.sleep(0.02)
+        left = list_left()
+    for _ in range(20):  # what is killed may have had children that only now become ours
+        stubborn = kill_until_gone(left, within_s=2.0)
+        left = list_left()
+        if stubborn or not left:
+            return [pid for pid, _ in stubborn]
+    return [pid for pid, _ in left]

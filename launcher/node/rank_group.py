@@ -327,17 +327,7 @@ class RankGroup:
 
     def end_leftovers(self) -> List[int]:
         """End what ranks started and left running; returns the pids that not even KILL ended."""
-        deadline = time.monotonic() + AFTER_RANKS_S
-        left = self._descendants()
-        while left and time.monotonic() < deadline:
-            time.sleep(0.02)
-            left = self._descendants()
-        for _ in range(20):  # what is killed may have had children that only now become ours
-            stubborn = process_tree.kill_until_gone(left, within_s=2.0)
-            left = self._descendants()
-            if stubborn or not left:
-                return [pid for pid, _ in stubborn]
-        return [pid for pid, _ in left]
+        return process_tree.end_what_is_listed(self._descendants, AFTER_RANKS_S)
 
     def _descendants(self) -> List[process_tree.ProcessId]:
         """All that descends from this agent, but not our own import process, and no rank that is told as stuck."""

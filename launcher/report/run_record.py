@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from launcher.base.config import flatten
 from launcher.base.errors import UsageError
+from launcher.base.limits import flatten
 from launcher.launch.run_folder import SUMMARY_FILE
 from launcher.launch.run_state import read_run
 from launcher.report.metrics import take_series, to_float

@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 
 from launcher.base.config import (
-    CHOICES,
-    LIMITS,
     Recipe,
     describe_type,
-    find_wrong,
-    flatten,
     from_dict,
     leaf_types,
     to_dict,
 )
 from launcher.base.errors import ConfigError
+from launcher.base.limits import CHOICES, LIMITS, find_wrong, flatten
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATHS = {"model": {"path": "/m"}, "data": {"path": "/d"}}

@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.base.errors import HostfileError
-from launcher.hosts.host import Host
+from launcher.hosts.host import Host, label_of, unique_labels
 from launcher.hosts.hostfile import (
     MAX_BAD_LINES,
-    label_of,
     local_hosts,
     parse_hostfile,
     read_hostfile,
     split_words,
-    unique_labels,
 )
 from launcher.hosts.target import BadWord
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.base.config import Recipe, flatten, to_dict
+from launcher.base.config import Recipe, to_dict
+from launcher.base.limits import flatten
 from launcher.report.page.chart import COLORS
 from launcher.report.page.markup import Markup, table, tag
 from launcher.report.page.overview import find_target
