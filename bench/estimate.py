@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
-import traceback
 from typing import Any
 
+from bench.forked import in_process
 from bench.train import find_device
 from bench.train_arms import SEED, SHAPES, Work, make_setup
 from launcher.base.config import Recipe, from_dict
@@ -49,7 +48,7 @@ def main() -> None:
             continue
         began = time.monotonic()
         recipe = make_recipe(shape, method, length, asked.checkpointing)
-        result = in_process(shape, device, recipe)
+        result = in_process(measure, shape, device, recipe)
         spent = time.monotonic() - began
         expected = estimate_memory(make_model_shape(shape), recipe, "bf16", 1, length)
         print(describe(shape, method, length, result, expected.allocated, spent), flush=True)
@@ -104,32 +103,6 @@ def make_model_shape(name: str) -> ModelShape:
             "tie_word_embeddings": tied,
         }
     )  # fmt: skip
-
-
-def in_process(shape: str, device: str, recipe: Recipe) -> dict[str, Any]:
-    """Measure in a forked process, so that no case meets another's memory."""
-    import peft  # noqa: F401  # imported once, before the fork
-    import transformers  # noqa: F401
-
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(shape, device, recipe, theirs))
-    process.start()
-    theirs.close()
-    try:
-        result: dict[str, Any] = ours.recv()
-    except EOFError:
-        result = {"error": "the process ended without a result"}
-    process.join()
-    return result
-
-
-def _child(shape: str, device: str, recipe: Recipe, pipe: Any) -> None:
-    try:
-        pipe.send(measure(shape, device, recipe))
-    except Exception as error:
-        traceback.print_exc()
-        pipe.send({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
 
 
 def measure(shape: str, device: str, recipe: Recipe) -> dict[str, Any]:

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import statistics
 import sys
-import traceback
 from typing import Any
 
+from bench.forked import in_process
 from bench.train_arms import ARMS, SHAPES, Work, run_arm
 
 USUAL = "r0,plain,varlen,liger,compiled,freeze,freeze-compiled"
@@ -34,7 +33,7 @@ def main() -> None:
     results: dict[str, dict[str, Any]] = {}
     failed = False
     for arm in ("matmul", *asked.arms.split(","), "matmul again"):  # a card that has worked is slower
-        results[arm] = in_process(work, arm)
+        results[arm] = in_process(run_arm, work, arm)
         if "error" in results[arm]:
             failed = True
             print(f"{arm}: {results[arm]['error']}", file=sys.stderr, flush=True)
@@ -84,32 +83,6 @@ def find_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.device_count() else "cpu"
-
-
-def in_process(work: Work, arm: str) -> dict[str, Any]:
-    """Run an arm in a forked process, so that none meets another's memory or patches."""
-    import peft  # noqa: F401  # imported once, before the fork
-    import transformers  # noqa: F401
-
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(work, arm, theirs))
-    process.start()
-    theirs.close()
-    try:
-        result: dict[str, Any] = ours.recv()
-    except EOFError:
-        result = {"error": "the process ended without a result"}
-    process.join()
-    return result
-
-
-def _child(work: Work, arm: str, pipe: Any) -> None:
-    try:
-        pipe.send(run_arm(work, arm))
-    except Exception as error:
-        traceback.print_exc()
-        pipe.send({"error": f"{type(error).__name__}: {error}"})
 
 
 def describe(work: Work, results: dict[str, dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ import json
 import click
 
 from launcher.commands.in_python import become
+from launcher.commands.model_options import base_option, other_base_option, python_option, trust_option
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -16,14 +17,10 @@ from launcher.commands.in_python import become
     "-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="A question; may be given again."
 )
 @click.option("--system", default="", metavar="TEXT", help="A system message before each question.")
-@click.option("--base", default="", metavar="MODEL", help="The adapter's base, where it lies elsewhere now.")
+@base_option
 @click.option("--base-only", is_flag=True, help="Ask the base alone, without what was learnt.")
 @click.option("--compare", is_flag=True, help="Ask base and adapter: both answers, to see what was learnt.")
-@click.option(
-    "--allow-other-base",
-    is_flag=True,
-    help="Take a base whose weights are not those the adapter was trained on; its shapes must fit.",
-)
+@other_base_option
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(1, 1 << 20),
@@ -67,10 +64,8 @@ from launcher.commands.in_python import become
 )
 @click.option("--cpu", is_flag=True, help="Use no card.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: prompt, answer.")
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code of the model folder: read it first.")
-@click.option(
-    "--python", metavar="PATH", help="Interpreter that has torch, transformers and peft; default: this one."
-)
+@trust_option
+@python_option
 def generate(python: str | None, **options: object) -> None:
     """Answer questions with what a run learnt, put as they were put in training.
 

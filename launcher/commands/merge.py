@@ -7,11 +7,12 @@ import json
 import click
 
 from launcher.commands.in_python import become
+from launcher.commands.model_options import base_option, other_base_option, python_option, trust_option
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.argument("what", metavar="RUN|ADAPTER")
-@click.option("--base", default="", metavar="MODEL", help="The adapter's base, where it lies elsewhere now.")
+@base_option
 @click.option(
     "-o", "--out", default="", metavar="DIR", help="The model folder to write; default: merged/ in the run."
 )
@@ -22,15 +23,9 @@ from launcher.commands.in_python import become
     show_default=True,
     help="Number format of the written weights; base: as the base is stored.",
 )
-@click.option(
-    "--allow-other-base",
-    is_flag=True,
-    help="Take a base whose weights are not those the adapter was trained on; its shapes must fit.",
-)
-@click.option("--trust-remote-code", is_flag=True, help="Run Python code of the model folder: read it first.")
-@click.option(
-    "--python", metavar="PATH", help="Interpreter that has torch, transformers and peft; default: this one."
-)
+@other_base_option
+@trust_option
+@python_option
 def merge(python: str | None, **options: object) -> None:
     """Merge a run's LoRA adapter into its base: a model folder that transformers and vLLM load by itself.
 
