@@ -32,7 +32,7 @@ Completion of words: eval "$(dcu-launch --completion bash)"; zsh and fish, too.
 Exit codes: 0 done, 1 a rank failed (or its own code, 128+N for a signal),
 2 wrong use, config or hostfile, 3 preflight refused, 4 a host could not be
 reached, 5 a node or the head was lost, 70 a bug, 129/130/143 stopped by
-SIGHUP/SIGINT/SIGTERM."""
+SIGHUP/SIGINT/SIGTERM, 138 saved and ended as SIGUSR1 asked."""
 
 
 class RunCommand(click.Command):

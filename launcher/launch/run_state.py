@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.base.regular_file import open_regular, read_text
 from launcher.launch.life import Head, is_alive, last_sign, read_head
 from launcher.launch.run_folder import SUMMARY_FILE
 
@@ -94,7 +95,7 @@ def _count_ranks(path: Path) -> int | None:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        data = json.loads(read_text(path))
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None
@@ -122,7 +123,7 @@ def _why_dead(path: Path, head: Head) -> str:
 def end_rows(path: Path) -> Iterator[dict[str, Any]]:
     """JSON objects from the end of a file of lines, the last one first; only whole lines of its last part."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - END_BYTES))
             data = file.read(END_BYTES)

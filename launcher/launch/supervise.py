@@ -243,7 +243,8 @@ class Supervisor:
             self._failed_by_itself = any(not failure.was_ended_by(STOPPING) for failure in self.failures)
             grace_s = self.save_limit_s if number == INTERRUPTING else self.spec.grace_s
             what = "save and end" if number == INTERRUPTING else "end"
-            self.view.status(f"{name}: asking {len(self.ranks)} ranks to {what}, within {grace_s:.0f} s")
+            count = "1 rank" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
+            self.view.status(f"{name}: asking {count} to {what}, within {grace_s:.0f} s")
             self._note("stop", data={"signal": name})
             self._stop("asked", grace_s)
         elif self._signal == INTERRUPTING and number != INTERRUPTING:

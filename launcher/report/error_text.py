@@ -165,7 +165,7 @@ def _find_own(lines: Sequence[str]) -> ErrorText | None:
     while start - 1 in told:
         start -= 1
     text = [line.removeprefix(_OWN) for line in lines[start : end + 1]]
-    after = next(iter(lines[end + 1 : end + 2]), "")
+    after = next(iter(lines[end + 1 : end + 2]), "").lstrip()
     hint = after.removeprefix("hint: ") if after.startswith("hint: ") else ""
     return ErrorText(text[0][:MAX_SUMMARY], text[0], _shorten(text), hint)
 

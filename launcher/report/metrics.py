@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launcher.base.regular_file import open_regular
+
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """All whole rows of a metrics.jsonl; a line cut off by a killed writer is passed over, no file means no rows."""
     try:
-        data = Path(path).read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except FileNotFoundError:
         return []
     rows = []

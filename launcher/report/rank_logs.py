@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.base.regular_file import open_regular, read_text
+
 PIECE_BYTES = 64 * 1024
 
 
@@ -22,7 +24,7 @@ class RankLog:
 def find_rank_logs(run_dir: Path) -> list[RankLog]:
     """The logs of all ranks of the plan, in the order of ranks, whether or not they exist yet; none before there is a plan."""
     try:
-        plan = json.loads((run_dir / "plan.json").read_text(encoding="utf-8", errors="replace"))
+        plan = json.loads(read_text(run_dir / "plan.json"))
         return [
             RankLog(
                 int(rank["rank"]), str(node["host"]),
@@ -50,7 +52,7 @@ class GrowingFile:
     def read(self) -> bytes:
         """What is new, at most ``PIECE_BYTES``; empty when nothing is."""
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 file.seek(self._offset)
                 data = file.read(PIECE_BYTES)
         except OSError:
@@ -72,7 +74,7 @@ class GrowingFile:
 def _offset_of_last(path: Path, lines: int) -> int:
     """Where the last lines begin; the newline at the very end of the file begins none."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = offset = file.seek(0, 2)
             if lines == 0:
                 return size

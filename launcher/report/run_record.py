@@ -16,6 +16,7 @@ from typing import Any
 
 from launcher.base.errors import UsageError
 from launcher.base.limits import flatten
+from launcher.base.regular_file import read_text
 from launcher.launch.run_folder import SUMMARY_FILE
 from launcher.launch.run_state import read_run
 from launcher.report.metrics import take_series, to_float
@@ -162,7 +163,7 @@ def _find_state(folder: Path, summary: Row) -> str:
 
 def _read_text(path: Path, problems: list[str]) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_text(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -149,6 +149,6 @@ def write_error(error: LauncherError) -> None:
     if isinstance(error, AlreadyToldError):
         return
     lines = [f"dcu-launch: error: {line}" for line in error.message.split("\n")]
-    lines += [f"hint: {error.hint}"] if error.hint else []
+    lines += [f"  hint: {error.hint}"] if error.hint else []
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()

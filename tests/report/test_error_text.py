@@ -188,9 +188,7 @@ def test_the_error_of_a_data_worker_is_the_one_it_had_itself() -> None:
 
 
 def test_a_mistake_told_in_our_own_words_keeps_its_cure() -> None:
-    tail = (
-        "x\ndcu-launch: error: data.path: no rows\ndcu-launch: error: model.path: missing\nhint: look there\n"
-    )
+    tail = "x\ndcu-launch: error: data.path: no rows\ndcu-launch: error: model.path: missing\n  hint: look there\n"
     error = find_error("Traceback (most recent call last):\n  File x\nKeyError: 'handled'\n" + tail)
     assert error is not None
     assert error.summary == error.root == "data.path: no rows"

@@ -118,7 +118,7 @@ def test_a_base_that_lies_elsewhere_and_one_that_is_another(lora, ask, model_dir
     assert output.splitlines() == [
         f"dcu-launch: error: {lora.run_dir}/adapter: {elsewhere} is another base than it was trained on: "
         "config.json has other values",
-        "hint: --base MODEL names the right one; --allow-other-base takes this one all the same",
+        "  hint: --base MODEL names the right one; --allow-other-base takes this one all the same",
     ]
     assert ask(lora.run_dir, "--base", elsewhere, "--allow-other-base", *question)[0] == 0
     (elsewhere / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))

@@ -153,7 +153,7 @@ def test_a_mistake_is_told_once_in_one_line_with_its_cure(ranks, model_dir, tmp_
     assert ran.codes == [2, 2]
     assert ran.outputs == [
         f"dcu-launch: error: {bad}:1: output: expected text, found nothing\n"
-        "hint: mend the rows, or leave them out with data.on_bad_row=skip\n",
+        "  hint: mend the rows, or leave them out with data.on_bad_row=skip\n",
         "",
     ]
 
@@ -200,7 +200,7 @@ def test_missing_paths_are_told_before_anything_is_imported(tmp_path):
     assert ran.stderr.splitlines() == [
         f"dcu-launch: error: model.path: {tmp_path / 'no-model'} is not there",
         f"dcu-launch: error: data.path: {tmp_path / 'no-rows.json'} is not there",
-        "hint: every node must see model and rows under these paths; from another folder, give them whole",
+        "  hint: every node must see model and rows under these paths; from another folder, give them whole",
     ]
 
 

@@ -48,4 +48,4 @@ def test_fingerprints_survive_a_float():
 
 def test_mistakes_are_told_as_the_launcher_does(capsys):
     write_error(ConfigError("one\ntwo", "cure"))
-    assert capsys.readouterr().err == "dcu-launch: error: one\ndcu-launch: error: two\nhint: cure\n"
+    assert capsys.readouterr().err == "dcu-launch: error: one\ndcu-launch: error: two\n  hint: cure\n"
