@@ -12,7 +12,7 @@ from typing import Any
 from launcher.base.env import EnvPlan, plan_envs
 from launcher.base.errors import UsageError
 from launcher.commands.script_options import read_script_options, warn_of_local_rank
-from launcher.commands.target import Target, find_stray_options, read_target
+from launcher.commands.target import Target, read_target, warn_of_stray_options
 from launcher.hosts.host import Host
 from launcher.launch.order import RunSpec
 from launcher.launch.script_settings import ScriptSettings
@@ -68,10 +68,8 @@ def read_request(options: Mapping[str, Any]) -> Request:
     warning = warn_of_local_rank(options, target)
     remarks = [f"note: {note}" for note in settings.notes]
     remarks += [f"warning: {warning}"] if warning else []
-    if stray := find_stray_options(target):
-        remarks.append(
-            f"warning: {', '.join(stray)} behind {target.name} goes to the script; options of dcu-launch stand before it"
-        )
+    if stray := warn_of_stray_options(target):
+        remarks.append(f"warning: {stray}")
     spec = _make_spec(options, target, setup, workdir, settings)
     return Request(spec, hosts, env_plans, options, tuple(remarks), target.recipe)
 

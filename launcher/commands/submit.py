@@ -21,7 +21,7 @@ from launcher.base.env_file import EnvOp, make_op, parse_options
 from launcher.base.errors import UsageError
 from launcher.commands.run import run
 from launcher.commands.submit_options import SLURM_OPTIONS, SubmitCommand
-from launcher.commands.target import Target, read_target
+from launcher.commands.target import Target, read_target, warn_of_stray_options
 from launcher.launch.run_folder import name_run
 from launcher.slurm.sbatch import check_slurm, submit_script
 from launcher.slurm.script import TASK, Job, write_script
@@ -72,6 +72,9 @@ def submit(context: click.Context, /, **options: Any) -> int:
     text = write_script(job)
     for remark in remarks:
         click.echo(f"dcu-launch: note: {remark}", err=True)
+    names = [name for param in context.command.params for name in param.opts]
+    if stray := warn_of_stray_options(target, [name for name in names if name.startswith("--")]):
+        click.echo(f"dcu-launch: warning: {stray}", err=True)
     if options["dry_run"]:
         click.echo(text, nl=False)
         return 0

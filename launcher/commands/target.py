@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,13 +74,23 @@ def _hint_for(name: str) -> str:
     return f"verbs are {', '.join(VERB_NAMES)}; for a module: dcu-launch -m {name}"
 
 
-def find_stray_options(target: Target) -> list[str]:
-    """Options of ours behind a script that knows none of that name: meant for us, most likely."""
+def warn_of_stray_options(target: Target, also: Collection[str] = ()) -> str:
+    """A warning of options of ours behind a script that knows none of that name: meant for us, most likely; or nothing.
+
+    Args:
+        also: options of the verb, beside those that are missed most.
+    """
     if target.kind != "script":
-        return []
+        return ""
     text = Path(target.name).read_text(encoding="utf-8", errors="replace")
     named = [word.partition("=")[0] for word in target.arguments]
-    return [name for name in dict.fromkeys(named) if name in OUR_OPTIONS and name.lstrip("-") not in text]
+    ours = {*OUR_OPTIONS, *also}
+    stray = [name for name in dict.fromkeys(named) if name in ours and name.lstrip("-") not in text]
+    if not stray:
+        return ""
+    return (
+        f"{', '.join(stray)} behind {target.name} goes to the script; options of dcu-launch stand before it"
+    )
 
 
 def _read_recipe(path: str | None, overrides: Sequence[str]) -> Target:

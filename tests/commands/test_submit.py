@@ -182,3 +182,11 @@ def test_the_python_of_a_container(here: Path, sbatch: Path, capsys: Any) -> Non
     )
     assert os.access(here / "run.slurm" / "python", os.X_OK)
     assert '--python "$files/python"' in (here / "run.slurm" / "job.sh").read_text()
+
+
+def test_options_behind_the_script_are_warned_of(here: Path, capsys: Any) -> None:
+    (here / "own.py").write_text("pass\n")
+    code, text, said = run_submit(capsys, "--dry-run", "own.py", "--nodes", "2", "--cards=4", "--lr", "1")
+    assert code == 0
+    assert directives(text)["nodes"] == "1"
+    assert "dcu-launch: warning: --nodes, --cards behind own.py goes to the script" in said

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.base.errors import UsageError
 from launcher.cli import VERBS
-from launcher.commands.target import VERB_NAMES, find_stray_options, read_target
+from launcher.commands.target import VERB_NAMES, read_target, warn_of_stray_options
 
 
 def test_the_verbs_are_those_of_the_command_line():
@@ -37,5 +37,8 @@ def test_our_options_behind_a_script_that_does_not_know_them_are_noticed(tmp_pat
     script = tmp_path / "t.py"
     script.write_text("import argparse\nparser.add_argument('--start')\n")
     words = [str(script), "--hosts", "h", "--dry-run=nodes", "--start", "3", "--lr", "1"]
-    assert find_stray_options(read_target(words, as_module=False)) == ["--hosts", "--dry-run"]
-    assert find_stray_options(read_target(["json.tool", "--hosts"], as_module=True)) == []
+    target = read_target(words, as_module=False)
+    assert warn_of_stray_options(target).startswith(
+        f"--hosts, --dry-run behind {target.name} goes to the script; "
+    )
+    assert warn_of_stray_options(read_target(["json.tool", "--hosts"], as_module=True)) == ""
