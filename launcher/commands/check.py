@@ -13,7 +13,14 @@ from typing import Any
 import click
 
 from launcher.base.errors import UnreachableError
-from launcher.commands.options import ENV_OPTIONS, HOST_OPTIONS, REMOTE_OPTIONS, RunCommand, shared_options
+from launcher.commands.options import (
+    ENV_OPTIONS,
+    HOST_OPTIONS,
+    REMOTE_OPTIONS,
+    RunCommand,
+    refuse_empty_value,
+    shared_options,
+)
 
 SCHEMA_VERSION = 1
 
@@ -31,7 +38,7 @@ SCHEMA_VERSION = 1
 @click.option(
     "--workdir", metavar="DIR", help="Working folder of the ranks on every node; default: this one."
 )
-@click.option("--python", metavar="PATH", help="Interpreter of the ranks.")
+@click.option("--python", metavar="PATH", callback=refuse_empty_value, help="Interpreter of the ranks.")
 @shared_options(ENV_OPTIONS)
 @click.option("--deepspeed", metavar="FILE", help="This file too must be the same on all nodes.")
 @click.option(

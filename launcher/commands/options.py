@@ -60,6 +60,13 @@ class RunCommand(click.Command):
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+def refuse_empty_value(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """An option with an empty value, as of a variable of the shell that is not set, is a mistake and no default."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("is empty", context, param)
+    return value
+
+
 def shared_options(*groups: Sequence[Decorator]) -> Decorator:
     """Apply groups of options, in the order of the help page."""
 

@@ -12,6 +12,7 @@ from launcher.commands.options import (
     REMOTE_OPTIONS,
     VERB_HELP,
     RunCommand,
+    refuse_empty_value,
     shared_options,
 )
 
@@ -40,6 +41,7 @@ from launcher.commands.options import (
 @click.option(
     "--python",
     metavar="PATH",
+    callback=refuse_empty_value,
     help="Interpreter of the ranks; default: the one of dcu-launch, if a node has it.",
 )
 @shared_options(ENV_OPTIONS)

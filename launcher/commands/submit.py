@@ -23,7 +23,7 @@ from launcher.commands.run import run
 from launcher.commands.submit_options import SLURM_OPTIONS, SubmitCommand
 from launcher.commands.target import Target, read_target, warn_of_stray_options
 from launcher.launch.run_folder import name_run
-from launcher.slurm.sbatch import check_slurm, submit_script
+from launcher.slurm.sbatch import check_slurm, note_job, refuse_second_job, submit_script
 from launcher.slurm.script import TASK, Job, write_script
 from launcher.slurm.time_limit import parse_time, pick_save_time
 from launcher.slurm.variables import write_env_file, write_variables
@@ -39,7 +39,8 @@ RUN_OPTIONS = [
 #: options of sbatch that submit sets itself, and what to use instead
 OURS = {
     "export": "--env and --env-file: values arrive whole, and nobody else sees them",
-    "signal": "--save-before-limit", "requeue": "--restarts", "no-requeue": "--restarts 0", "output": "--run-dir",
+    "time": "--time: the save before the limit goes by it", "signal": "--save-before-limit",
+    "requeue": "--restarts", "no-requeue": "--restarts 0", "output": "--run-dir",
     "chdir": "a shell in that folder", "ntasks-per-node": "nothing: one task a node is right",
     "ntasks": "nothing: one task a node is right", "wrap": "TARGET", "parsable": "nothing",
     "nodes": "--nodes", "gres": "--cards and --gres", "cpus-per-task": "--cpus-per-card", "open-mode": "nothing",
@@ -79,7 +80,8 @@ def submit(context: click.Context, /, **options: Any) -> int:
         click.echo(text, nl=False)
         return 0
     check_slurm()
-    number = submit_script(_write_files(job, text, named, options["container"]))
+    refuse_second_job(job.files, job.run_dir)
+    number = _submit(job, text, named, options["container"])
     _tell(job, number)
     if not options["follow"]:
         return 0
@@ -218,6 +220,19 @@ def _write_named(variables: Sequence[str], words: Sequence[str]) -> str:
     return write_env_file([op for op in ops if op is not None])
 
 
+def _submit(job: Job, text: str, named: str, container: str | None) -> str:
+    """Write the job's files and hand it to Slurm; what Slurm refuses leaves no values behind."""
+    is_new = not os.path.exists(job.files)
+    try:
+        number = submit_script(_write_files(job, text, named, container))
+    except BaseException:
+        if is_new:
+            shutil.rmtree(job.files, ignore_errors=True)
+        raise
+    note_job(job.files, number)
+    return number
+
+
 def _write_files(job: Job, text: str, named: str, container: str | None) -> Path:
     """The job's files on disk, those with values for this user's eyes alone; the path of the script.
 
@@ -255,7 +270,7 @@ def _tell(job: Job, number: str) -> None:
     """What was submitted, where it writes, how to follow and how to stop it."""
     cards = f" x {job.cards} cards" if job.cards else ""
     array = ", an array" if job.is_array else ""
-    output = job.output.replace("%j", number).replace("%A", number).replace("%a", "TASK")
+    output = os.path.join(job.files, f"out-{number}{'_TASK' if job.is_array else ''}.txt")
     run_dir = shlex.quote(job.run_dir) + ("-TASK" if job.is_array else "")
     click.echo(f"dcu-launch: job {number} submitted: {job.nodes} nodes{cards}{array}")
     click.echo(f"dcu-launch: run folder: {run_dir}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
-    from typing import Callable, Dict, List, Mapping, Optional
+    import subprocess
+    from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 #: more is no answer but a fault, and would fill the report
 MAX_TEXT = 1 << 20
@@ -74,18 +76,14 @@ def ask(
     except OSError as error:
         return Answer(error="%s: %s" % (argv[0], error.strerror))
     on_start(process.pid)
-    try:
-        out, err = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
+    out, err, why = _listen(process, limit_s)
+    if why:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except OSError:
             pass
-        try:  # what it said until then is worth having; a grandchild may still hold the pipes
-            out, err = process.communicate(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            out = b""
-        return Answer(_text(out), "no answer within %.0f s" % limit_s)
+        process.wait()
+        return Answer(_text(out), why)
     if process.returncode < 0:
         return Answer(
             _text(out), "killed by signal %d: %s" % (-process.returncode, _text(err)[-300:].strip())
@@ -95,8 +93,64 @@ def ask(
     return Answer(_text(out))
 
 
-def _text(data: Optional[bytes]) -> str:
-    return (data or b"")[:MAX_TEXT].decode("utf-8", "replace")
+class _Said:
+    """What a program says on stdout and stderr; others may hold these open after its end."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        import select
+
+        self._streams = [stream for stream in (process.stdout, process.stderr) if stream]
+        self._kept = {stream.fileno(): bytearray() for stream in self._streams}
+        self._poll = select.poll()
+        for descriptor in self._kept:
+            os.set_blocking(descriptor, False)
+            self._poll.register(descriptor, select.POLLIN)
+        self._open = len(self._kept)
+
+    def take(self, wait_ms: int) -> bool:
+        """Read what is there, waiting at most so long for it; False when nothing came."""
+        if not self._open:
+            time.sleep(min(wait_ms, 2) / 1000)
+            return False
+        ready = [number for number, _ in self._poll.poll(wait_ms)]
+        for descriptor in ready:
+            data = os.read(descriptor, 1 << 16)
+            self._kept[descriptor] += data
+            if not data:
+                self._poll.unregister(descriptor)
+                self._open -= 1
+        return bool(ready)
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether it is no answer but a fault."""
+        return any(len(kept) > MAX_TEXT for kept in self._kept.values())
+
+    def close(self) -> Tuple[bytes, bytes]:
+        """All that was said on stdout and stderr."""
+        for stream in self._streams:
+            stream.close()
+        out, err = self._kept.values()
+        return bytes(out), bytes(err)
+
+
+def _listen(process: subprocess.Popen[bytes], limit_s: float) -> Tuple[bytes, bytes, str]:
+    """What a program says until it ends, and why it has to be ended; empty when it ended by itself."""
+    said, deadline, why = _Said(process), time.monotonic() + limit_s, ""
+    while not why:
+        has_ended = process.poll() is not None
+        came = said.take(0 if has_ended else 20)
+        if has_ended and not came:
+            break
+        if said.is_too_much:
+            why = "it says more than %d MiB" % (MAX_TEXT >> 20)
+        elif not has_ended and time.monotonic() > deadline:
+            why = "no answer within %.0f s" % limit_s
+    return (*said.close(), why)
+
+
+def _text(data: bytes) -> str:
+    return data[:MAX_TEXT].decode("utf-8", "replace")
 
 
 def find_program(name: str, variables: Mapping[str, str], folders: List[str]) -> Optional[str]:

@@ -46,7 +46,8 @@ def find_python(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str,
         answer = ask([path, "-c", _ASK_PYTHON], variables, PYTHON_LIMIT_S)
         lines = answer.text.split("\n")
         if answer.error or not lines[0][:1].isdigit():
-            return {"error": "%s does not run: %s" % (path, answer.error)}
+            why = answer.error or "it is no Python: asked for its version it said %r" % lines[0][:60]
+            return {"error": "%s does not run: %s" % (path, why)}
         version, folders = lines[0], lines[1:]
         packages = read_packages(folders)
     found = {"path": path, "version": version, "packages": packages, "folders": folders}
@@ -66,7 +67,8 @@ def _choose_python(message: Dict[str, Any], variables: Dict[str, str]) -> Tuple[
     named = message.get("python")
     if named:
         found = _on_path(os.path.expanduser(named), variables)
-        return found, "%s is missing" % named
+        there = "/" in named and os.path.exists(os.path.expanduser(named))
+        return found, "%s %s" % (named, "is no program that this user may run" if there else "is missing")
     for root in (variables.get("VIRTUAL_ENV"), variables.get("CONDA_PREFIX")):
         if (
             root

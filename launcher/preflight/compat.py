@@ -6,7 +6,7 @@ Ours lie in ``data/dtk.json``; a site's own files (``--compat FILE``, same shape
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,14 +16,6 @@ from launcher.base.errors import ConfigError
 from launcher.preflight.version import DriverVersion, compare_drivers, parse_driver, read_numbers
 
 TABLE = Path(__file__).resolve().parent / "data" / "dtk.json"
-_SHAPES = {
-    "about": str,
-    "driver_series": dict,
-    "dtk": dict,
-    "cards": dict,
-    "needs": list,
-    "hyhal_from_dtk": str,
-}
 
 
 @cache
@@ -42,21 +34,36 @@ def read_site_table(path: str) -> Mapping[str, Any]:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--compat {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"--compat {path}: {error}", "a table is one JSON object, as in docs/findings.md"
         ) from None
-    wrong = (
-        [name for name, value in table.items() if not isinstance(value, _SHAPES.get(name, ()))]
-        if isinstance(table, dict)
-        else ["the whole"]
-    )
+    wrong = [name for name in table if name not in _ours()] if isinstance(table, dict) else ["the whole"]
+    wrong = wrong or list(_find_misfits(table, [_ours()], ""))
     if wrong:
         raise ConfigError(
             f"--compat {path}: not understood: {', '.join(map(str, wrong))}",
-            f"keys of a table: {', '.join(_SHAPES)}",
+            f"keys of a table: {', '.join(_ours())}",
         )
     return table  # type: ignore[no-any-return]
+
+
+def _find_misfits(value: Any, examples: Sequence[Any], where: str) -> Iterator[str]:
+    """Places of a table whose values are of another kind than ours are there, or in rows beside it."""
+    if type(value) not in {type(example) for example in examples}:
+        yield where
+    elif isinstance(value, dict):
+        rows = [example for example in examples if isinstance(example, dict)]
+        for key, below in value.items():
+            same = [row[key] for row in rows if key in row] or [item for row in rows for item in row.values()]
+            yield from _find_misfits(below, same, f"{where}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        items = [item for example in examples if isinstance(example, list) for item in example]
+        whole = [set(item) - {"why"} for item in items if isinstance(item, dict)]
+        for number, below in enumerate(value):
+            if isinstance(below, dict) and whole and not set.intersection(*whole) <= set(below):
+                yield f"{where}[{number}] (needs {', '.join(sorted(set.intersection(*whole)))})"
+            yield from _find_misfits(below, items, f"{where}[{number}]")
 
 
 def merge_tables(extra: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

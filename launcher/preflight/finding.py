@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from launcher.base.variable import printable
 from launcher.hosts.host import Host
 from launcher.preflight.codes import CODES
 
@@ -80,4 +81,9 @@ def make_finding(
     """
     usual = CODES[code]
     names = (hosts,) if isinstance(hosts, str) else tuple(hosts)
-    return Finding(level or usual.level, code, names, message, cure or usual.cure)
+    return Finding(level or usual.level, code, names, _visible(message), cure or usual.cure)
+
+
+def _visible(message: str) -> str:
+    """What programs on nodes have said may hold anything: lines stay lines, the rest of the control characters is shown."""
+    return "\n".join(printable(line) for line in message.split("\n"))

@@ -87,9 +87,9 @@ def stack_knows_cards(reports: Sequence[NodeReport], wanted: Wanted) -> list[Fin
             need = needs[gfx]
             driver, dtk = parse_driver(report.driver.version or ""), read_dtk(report.dtk.version or "")
             old = []
-            if driver and compare_numbers(driver.dotted, read_numbers(need["driver"])) < 0:
+            if driver and compare_numbers(driver.dotted, read_numbers(need.get("driver", ""))) < 0:
                 old.append(f"driver {need['driver']}, here is {driver.raw}")
-            if dtk and compare_numbers(read_numbers(dtk), read_numbers(need["dtk"])) < 0:
+            if dtk and compare_numbers(read_numbers(dtk), read_numbers(need.get("dtk", ""))) < 0:
                 old.append(f"DTK {need['dtk']}, here is {dtk}")
             if old:
                 text = f"{report.host}: {gfx} needs {' and '.join(old)}"
@@ -149,6 +149,9 @@ def cards_present(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding
     """Kernel, hy-smi and rocminfo see the same number of cards."""
     found = []
     for report, slots in zip(reports, _slots(wanted.hosts, wanted), strict=True):
+        if report.card_tool_error:
+            text = f"{report.host}: hy-smi: {report.card_tool_error}"
+            found.append(make_finding("CARD_TOOL_SILENT", report.host, text))
         counts = report.card_counts
         if len(set(counts.values())) < 2 or (slots or 0) > (report.usable_cards or 0):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from launcher.base.errors import LauncherError, UnreachableError, UsageError
 
 ANSWER_LIMIT_S = 60.0
+#: in the folder of a job's files: its number
+JOB_FILE = "job.id"
 #: after these nothing more comes; a job that is asked for another start is PENDING or REQUEUED before it is any of them
 FINAL = frozenset({
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
@@ -89,6 +92,30 @@ def _refusal(said: str) -> LauncherError:
     }
     hint = next((cure for word, cure in hints.items() if word in said.lower()), "")
     return UsageError(f"sbatch refuses the job: {said}", hint)
+
+
+def refuse_second_job(files: str, run_dir: str) -> None:
+    """Two jobs on one run folder would share the files that their values lie in.
+
+    Raises:
+        UsageError: the job that was submitted from this folder of files has not ended.
+    """
+    try:
+        number = (Path(files) / JOB_FILE).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return
+    job = read_job(number) if number.isdigit() else None
+    if job is not None and not job.is_final:
+        raise UsageError(
+            f"run folder {run_dir}: its job {number} is {job.state}",
+            f"another --run-dir, or wait for it, or scancel {number}",
+        )
+
+
+def note_job(files: str, number: str) -> None:
+    """Remember the number of the job for ``refuse_second_job``."""
+    with contextlib.suppress(OSError):
+        (Path(files) / JOB_FILE).write_text(number + "\n", encoding="ascii")
 
 
 def read_job(number: str) -> JobState | None:

@@ -70,7 +70,8 @@ class Job:
     @property
     def output(self) -> str:
         """The file that Slurm writes the script's output to; ``%j``, ``%A`` and ``%a`` are the job's numbers."""
-        return f"{self.files}/out-{'%A_%a' if self.is_array else '%j'}.txt"
+        folder = self.files.replace("%", "%%")  # which stands for itself there
+        return f"{folder}/out-{'%A_%a' if self.is_array else '%j'}.txt"
 
 
 def write_script(job: Job) -> str:

@@ -91,7 +91,7 @@ def test_values_go_by_files_that_only_the_user_can_read(
     assert (code, err) == (0, "")
     files = here / "run.slurm"
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in files.iterdir()} == {
-        "job.sh": 0o700, "named.env": 0o600, "variables.sh": 0o600,
+        "job.sh": 0o700, "named.env": 0o600, "variables.sh": 0o600, "job.id": 0o644,
     }  # fmt: skip
     assert sbatch.read_text() == f"--parsable {files}/job.sh\n"
     script = (files / "job.sh").read_text()
@@ -142,6 +142,7 @@ def test_where_slurm_counts_no_cards_ranks_are_told(capsys: Any) -> None:
     ("words", "message"),
     [
         (["--sbatch=--export=A=b"], "--env and --env-file"),
+        (["--sbatch=--time=5"], "the save before the limit goes by it"),
         (["--sbatch=--signal=B:USR2@5"], "--save-before-limit"),
         (["--sbatch", "--wait now"], "expected a long option of sbatch"),
         (["--sbatch=-x"], "expected a long option of sbatch"),
@@ -164,6 +165,34 @@ def test_a_refusal_of_slurms_is_passed_on_with_a_cure(here: Path, sbatch: Path, 
     assert code == 2
     assert "sbatch refuses the job: CPU count per node can not be satisfied" in err
     assert "hint: nodes have fewer CPUs: --cpus-per-card" in err
+
+
+def test_a_refused_job_leaves_no_values_behind(here: Path, sbatch: Path, capsys: Any) -> None:
+    (here.parent / "bin" / "sbatch").write_text("#!/bin/sh\necho 'invalid partition' >&2; exit 1\n")
+    assert run_submit(capsys, *WORDS, "--run-dir", "run", "--env", "HF_TOKEN=hunter2")[0] == 2
+    assert list(here.rglob("*")) == []
+
+
+def test_a_second_job_on_the_same_run_folder_waits_for_the_first(
+    here: Path, sbatch: Path, capsys: Any
+) -> None:
+    words = [*WORDS, "--run-dir", "run", "--env"]
+    assert run_submit(capsys, *words, "ODD=one")[0] == 0
+    scontrol = here.parent / "bin" / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho JobId=42 JobState=PENDING ExitCode=0:0\n")
+    code, _, err = run_submit(capsys, *words, "ODD=two")
+    assert (code, "its job 42 is PENDING" in err) == (2, True), err
+    assert "one" in (here / "run.slurm" / "named.env").read_text()
+    scontrol.write_text("#!/bin/sh\necho JobId=42 JobState=COMPLETED ExitCode=0:0\n")
+    assert run_submit(capsys, *words, "ODD=two")[0] == 0
+    assert "two" in (here / "run.slurm" / "named.env").read_text()
+
+
+def test_percent_signs_of_a_folder_are_no_numbers_of_jobs(here: Path, sbatch: Path, capsys: Any) -> None:
+    code, text, said = run_submit(capsys, *WORDS, "--dry-run", "--run-dir", "100%j")
+    assert directives(text)["output"] == f"{here}/100%%j.slurm/out-%j.txt"
+    code, said, _ = run_submit(capsys, *WORDS, "--run-dir", "100%j")
+    assert (code, f"tail -F {here}/100%j.slurm/out-42.txt" in said) == (0, True), said
 
 
 def test_a_controller_that_does_not_answer_is_unreachable(here: Path, sbatch: Path, capsys: Any) -> None:

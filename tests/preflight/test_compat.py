@@ -53,6 +53,13 @@ def test_a_site_changes_single_values_and_adds_rows(tmp_path):
         ('{"dtks": {}}', "dtks"),
         ('{"dtk": []}', "dtk"),
         ("[]", "the whole"),
+        ("[" * 200_000, "recursion"),
+        ('{"needs": [1]}', "needs[0]"),
+        ('{"needs": [{"package": "transformers"}]}', "needs[0] (needs from, package, torch)"),
+        ('{"dtk": {"25.04": []}}', "dtk.25.04"),
+        ('{"dtk": {"99.01": {"driver": {"minimum": 6}}}}', "dtk.99.01.driver.minimum"),
+        ('{"driver_series": {"6.2": 5}}', "driver_series.6.2"),
+        ('{"cards": {"gfx936": [[[]]]}}', "cards.gfx936"),
     ],
 )
 def test_a_table_that_is_none_is_refused(tmp_path, text, said):
