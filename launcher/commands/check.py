@@ -214,7 +214,8 @@ def look_at_nodes(request: Any, options: Mapping[str, Any]) -> Looked:
     wanted_of(request)  # a table that is wrong is told before any host is reached
     with ExitStack() as stack:
         request, nodes, missing, unreached = open_reachable(stack, request)
-        wanted = wanted_of(request, with_config=True)
+        is_open = not (options["words"] or options["as_module"])
+        wanted = replace(wanted_of(request, with_config=True), is_open=is_open)
         messages = read_messages(nodes)
         if not options["no_torch_check"]:
             ask_torch(nodes, messages, request.hosts)

@@ -104,7 +104,8 @@ def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
     if outcome.kind == "stopped":
         how = "at once" if outcome.forced else "after asking the ranks"
         name = outcome.asked_by or signal.Signals(outcome.signal_number).name
-        return StoppedError(f"stopped by {name} {how}", outcome.signal_number)
+        saved, hint = _saved(outcome, request)
+        return StoppedError(f"stopped by {name} {how}{saved}", outcome.signal_number, hint)
     if outcome.kind == "interrupted":
         return _interrupted(outcome, request)
     if outcome.kind == "rank_failed":
@@ -123,6 +124,14 @@ def error_of(outcome: Outcome, request: Request) -> LauncherError | None:
             "look at that node's load and disk, or give more time with --start-timeout",
         )
     return None
+
+
+def _saved(outcome: Outcome, request: Request) -> tuple[str, str]:
+    """What a stopped recipe has saved in this attempt, and how to go on; nothing where it has not."""
+    if request.spec.recipe is None or not outcome.saved_step:
+        return "", ""
+    hint = f"the same command with --run-dir {request.spec.run_dir} goes on from the newest checkpoint"
+    return f": step {outcome.saved_step} is saved", hint
 
 
 def _interrupted(outcome: Outcome, request: Request) -> StoppedError:
@@ -160,6 +169,7 @@ def summarize_error(error: LauncherError) -> dict[str, Any]:
         "host": "",
         "rank": None,
         "message": error.message,
+        **({"hint": error.hint} if error.hint else {}),
     }
 
 

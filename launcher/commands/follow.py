@@ -109,6 +109,12 @@ def _tell_end(number: str, last: JobState | None, run_dir: Path) -> int:
         raise UsageError(
             f"Slurm does not know job {number} any more, and {run_dir} does not say how it ended"
         )
+    if code == 0 and summary.get("exit") != 0:
+        click.echo(
+            f"dcu-launch: error: job {number} is {last.state if last else 'gone'}, but {run_dir} holds no run that is done: "
+            f"see the job's output beside it, {run_dir}.slurm/out-{number}.txt", err=True,
+        )  # fmt: skip
+        return 1
     if code == 0:
         click.echo(f"dcu-launch: job {number} is done; run folder {run_dir}")
         return 0
@@ -117,6 +123,7 @@ def _tell_end(number: str, last: JobState | None, run_dir: Path) -> int:
     click.echo(
         f"dcu-launch: job {number}: {state}, exit code {code}" + (f": {why[0]}" if why[0] else ""), err=True
     )
-    for line in why[1:]:
+    hints = [f"hint: {line}" for line in str(summary.get("hint") or "").split("\n") if line]
+    for line in [*why[1:], *hints]:
         click.echo(f"  {line}", err=True)
     return code

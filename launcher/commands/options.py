@@ -60,9 +60,9 @@ class RunCommand(click.Command):
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def refuse_empty_value(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def refuse_empty_value(context: click.Context, param: click.Parameter, value: Any) -> Any:
     """An option with an empty value, as of a variable of the shell that is not set, is a mistake and no default."""
-    if value is not None and not value.strip():
+    if isinstance(value, str) and not value.strip():
         raise click.BadParameter("is empty", context, param)
     return value
 

@@ -23,6 +23,11 @@ RECIPE_MODULES = ("torch", "accelerate", "transformers", "peft", "launcher.train
 JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID")
 SAFE_BEFORE_FORK = ("torch", "numpy", "transformers", "peft", "accelerate", "datasets")
 
+#: the default of --grace
+GRACE_S = 30.0
+#: of Slurm's KillWait, for the end of agents and the summary
+END_MARGIN_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -71,6 +76,11 @@ def read_request(options: Mapping[str, Any]) -> Request:
     if stray := warn_of_stray_options(target):
         remarks.append(f"warning: {stray}")
     spec = _make_spec(options, target, setup, workdir, settings)
+    spec = replace(spec, grace_s=_grace_within(spec.grace_s, hosts))
+    if spec.grace_s < options["grace"] != GRACE_S:
+        remarks.append(
+            f"note: Slurm's KillWait leaves ranks {spec.grace_s:.0f} s, not --grace {options['grace']:g}"
+        )
     return Request(spec, hosts, env_plans, options, tuple(remarks), target.recipe)
 
 
@@ -94,6 +104,14 @@ def read_hosts(path: str | None, ranks_per_host: int | None, transport: str = "a
 
         return read_allocation(os.environ, ranks_per_host)
     return local_hosts(ranks_per_host)
+
+
+def _grace_within(grace_s: float, hosts: Sequence[Host]) -> float:
+    """What ranks of a Slurm job have to end: less than Slurm gives the whole job, so that there is an end to tell of."""
+    from launcher.hosts.slurm import read_kill_wait
+
+    limit_s = read_kill_wait() if any(host.job for host in hosts) else None
+    return grace_s if limit_s is None else min(grace_s, max(1.0, limit_s - END_MARGIN_S))
 
 
 def _make_spec(

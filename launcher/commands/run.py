@@ -28,8 +28,12 @@ from launcher.commands.options import (
 )
 @shared_options(HOST_OPTIONS)
 @click.option("-m", "as_module", is_flag=True, help="TARGET is a module, as in python -m.")
-@click.option("--run-dir", metavar="DIR", help="Run folder; default runs/<time>-<recipe>.")
-@click.option("--name", metavar="NAME", help="Last part of the run folder's name.")
+@click.option(
+    "--run-dir", metavar="DIR", callback=refuse_empty_value, help="Run folder; default runs/<time>-<recipe>."
+)
+@click.option(
+    "--name", metavar="NAME", callback=refuse_empty_value, help="Last part of the run folder's name."
+)
 @click.option(
     "--workdir", metavar="DIR", help="Working folder of the ranks on every node; default: this one."
 )

@@ -22,8 +22,8 @@ from launcher.base.errors import UsageError
 from launcher.commands.run import run
 from launcher.commands.submit_options import SLURM_OPTIONS, SubmitCommand
 from launcher.commands.target import Target, read_target, warn_of_stray_options
-from launcher.launch.run_folder import name_run
-from launcher.slurm.sbatch import check_slurm, note_job, refuse_second_job, submit_script
+from launcher.launch.run_folder import check_place, name_run
+from launcher.slurm.sbatch import check_bash, check_slurm, note_job, refuse_second_job, submit_script
 from launcher.slurm.script import TASK, Job, write_script
 from launcher.slurm.time_limit import parse_time, pick_save_time
 from launcher.slurm.variables import write_env_file, write_variables
@@ -71,6 +71,7 @@ def submit(context: click.Context, /, **options: Any) -> int:
     named = _write_named(variables, options["env"])
     job, remarks = _make_job(options, target, [*_words_of_run(context), *words], bool(named))
     text = write_script(job)
+    check_bash(text)
     for remark in remarks:
         click.echo(f"dcu-launch: note: {remark}", err=True)
     names = [name for param in context.command.params for name in param.opts]
@@ -168,6 +169,7 @@ def _pick_folders(options: Mapping[str, Any], target: Target) -> tuple[str, str]
     """The run folder, and the folder of the job's files beside it; new ones unless the user names the run folder."""
     if options["run_dir"]:
         path = os.path.abspath(options["run_dir"])
+        check_place(Path(path))
         return path, path + ".slurm"
     first = Path("runs").absolute() / name_run(target.name, options["name"])
     for number in range(1, 1000):
@@ -268,13 +270,13 @@ def _write_file(path: Path, content: str, mode: int) -> None:
 
 def _tell(job: Job, number: str) -> None:
     """What was submitted, where it writes, how to follow and how to stop it."""
-    cards = f" x {job.cards} cards" if job.cards else ""
+    cards = f" x {job.cards} card{'s' * (job.cards != 1)}" if job.cards else ""
     array = ", an array" if job.is_array else ""
     output = os.path.join(job.files, f"out-{number}{'_TASK' if job.is_array else ''}.txt")
     run_dir = shlex.quote(job.run_dir) + ("-TASK" if job.is_array else "")
-    click.echo(f"dcu-launch: job {number} submitted: {job.nodes} nodes{cards}{array}")
+    click.echo(f"dcu-launch: job {number} submitted: {job.nodes} node{'s' * (job.nodes != 1)}{cards}{array}")
     click.echo(f"dcu-launch: run folder: {run_dir}")
     click.echo(f"dcu-launch: follow it: tail -F {shlex.quote(output)}")
     click.echo(
-        f"dcu-launch: stop it: scancel {number}; with a save before: scancel --batch --signal=TERM {number}"
+        f"dcu-launch: stop it: scancel {number}; with --grace for the save: scancel --batch --signal=TERM {number}"
     )

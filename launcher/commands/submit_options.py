@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from launcher.commands.options import RunCommand
+from launcher.commands.options import RunCommand, refuse_empty_value
 
 
 def _option(name: str, metavar: str | None, text: str, **more: Any) -> click.Option:
-    return click.Option([name], metavar=metavar, help=text, **more)
+    return click.Option([name], metavar=metavar, help=text, callback=refuse_empty_value, **more)
 
 
 SLURM_OPTIONS: list[click.Parameter] = [

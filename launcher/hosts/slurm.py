@@ -31,6 +31,13 @@ def job_of(environ: Mapping[str, str]) -> str | None:
     return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or None
 
 
+def read_kill_wait() -> float | None:
+    """Seconds that Slurm leaves a job between the TERM of scancel and KILL; None when it does not say."""
+    said, _ = _scontrol("show", "config")
+    found = re.search(r"^KillWait\s*=\s*(\d+) sec", said, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
 def read_allocation(environ: Mapping[str, str], ranks_per_host: int | None) -> list[Host]:
     """The hosts of this job in Slurm's order, each with the job's cards on it.
 
@@ -130,7 +137,7 @@ def _find_cards(
 ) -> dict[str, _Cards]:
     if any(name in environ for name in _SLURM_SET_CARDS) and any(name in environ for name in _VISIBLE):
         return dict.fromkeys(names, OWN_VARIABLE)
-    text, problem = _show_job(job)
+    text, problem = _scontrol("show", "job", "-d", job)
     found = read_job_cards(text)
     missing = [name for name in names if not found.get(name)]
     if not missing:
@@ -167,11 +174,11 @@ def _expand_numbers(text: str) -> list[str]:
     return numbers
 
 
-def _show_job(job: str) -> tuple[str, str]:
-    """What scontrol says of the job, and why it says nothing."""
+def _scontrol(*words: str) -> tuple[str, str]:
+    """What scontrol says, and why it says nothing."""
     try:
         done = subprocess.run(
-            ["scontrol", "show", "job", "-d", job],
+            ["scontrol", *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -44,6 +44,7 @@ class RunFolder:
         self.token = secrets.token_hex(16)
         self.fault = ""
         self._is_torn = False
+        check_place(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = open(path / LOCK_FILE, "a")  # noqa: SIM115  held for the run
@@ -141,6 +142,13 @@ def name_run(target: str, name: str | None) -> str:
         raise UsageError(f"--name {name!r}: expected a name without /", "a whole path: --run-dir DIR")
     stem = name or Path(target).stem or "run"
     return time.strftime("%Y%m%d-%H%M%S-") + stem
+
+
+def check_place(path: Path) -> None:
+    """Refuse what cannot be a run's own folder; raises UsageError."""
+    why = "is no place for a run" if path == path.parent else "is no folder"
+    if path == path.parent or (path.exists() and not path.is_dir()):
+        raise UsageError(f"run folder {path}: {why}", "name another with --run-dir")
 
 
 def claim_folder(path: Path) -> Path:

@@ -82,7 +82,7 @@ def _ended(seen: RunState, summary: Mapping[str, Any]) -> RunState:
         seen = replace(seen, ended=(seen.path / SUMMARY_FILE).stat().st_mtime)
     return replace(
         seen,
-        state=kind if kind in ("done", "stopped", "interrupted") else "failed",
+        state="done" if code == 0 else kind if kind in ("stopped", "interrupted") else "failed",
         why=str(summary.get("message") or ""),
         exit=code if isinstance(code, int) else 1,
     )

@@ -86,7 +86,8 @@ def ask(
         return Answer(_text(out), why)
     if process.returncode < 0:
         return Answer(
-            _text(out), "killed by signal %d: %s" % (-process.returncode, _text(err)[-300:].strip())
+            _text(out),
+            ("killed by signal %d: %s" % (-process.returncode, _text(err)[-300:].strip())).rstrip(": "),
         )
     if process.returncode:
         return Answer(_text(out), "code %d: %s" % (process.returncode, _text(err)[-300:].strip()))

@@ -87,7 +87,10 @@ def main(agent: int, descriptor: int) -> Optional[int]:
                     os.close(descriptor)
                 send_with_descriptors(sock, {"kind": "unfit", "reason": reason}, [])
                 continue
+            # what a rank is told before it has its own handling must wait for it, and not be ignored as here
+            signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_US)
             forked = _fork_ranks(message, descriptors, agent, sock)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, NOT_FOR_US)
             if forked is not None:
                 return forked
 
@@ -176,6 +179,7 @@ def _become_rank(message: Dict[str, Any], which: Dict[str, Any], keep: Dict[str,
     for number in (*NOT_FOR_US, signal.SIGPIPE, signal.SIGCHLD):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python sets it at its start
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     environment = dict(which["environment"])
     if "channel" in keep:
         environment["DCU_LAUNCH_CHANNEL"] = str(keep["channel"])

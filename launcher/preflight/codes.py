@@ -119,6 +119,7 @@ CODES = {
         WARNING,
         "put UCX's lib folder into LD_LIBRARY_PATH (--setup, or env.sh of the DTK), or unset NCCL_PLUGIN_P2P",
     ),
+    "SAME_MACHINE_TWICE": Code(ERROR, "one line a machine in the hostfile, with all its slots"),
     "HCA_DOWN": Code(WARNING, "look at the cable and the subnet manager, or leave it out of NCCL_IB_HCA"),
     "MASTER_UNREACHABLE": Code(
         ERROR, "open the firewall between nodes, or name the training network with addr= or --master-addr"

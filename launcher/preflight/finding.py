@@ -59,6 +59,7 @@ class Wanted:
         ranks_per_host: ranks on hosts whose line has no slots.
         compat: compatibility tables of this site, merged over ours.
         torch_checked: reports hold what a process that imported torch said.
+        is_open: nothing is named that is to run: what recipes need is then told of, and refuses nothing.
     """
 
     recipe: bool
@@ -69,6 +70,7 @@ class Wanted:
     ranks_per_host: int | None = None
     compat: Sequence[Mapping[str, Any]] = ()
     torch_checked: bool = False
+    is_open: bool = False
 
 
 def make_finding(

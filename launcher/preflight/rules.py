@@ -44,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     rules_driver.cards_idle,
     rules_dtk.variables_sane,
     rules_dtk.caches_fresh,
+    rules_system.hosts_distinct,
     rules_system.interfaces_exist,
     rules_system.adapters_exist,
     rules_system.ucx_there,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.preflight.codes import WARNING
 from launcher.preflight.compat import merge_tables
 from launcher.preflight.finding import Finding, Wanted, make_finding
 from launcher.preflight.report import NodeReport
@@ -40,12 +41,13 @@ def python_usable(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding
         if report.python is None and report.python_error:
             found.append(make_finding("PYTHON_MISSING", report.host, f"{report.host}: {report.python_error}"))
         elif (
-            wanted.recipe
+            (wanted.recipe or wanted.is_open)
             and report.python_version
             and read_numbers(report.python_version)[:2] < OLDEST_RANK_PYTHON
         ):
             text = f"{report.host}: {report.python} is Python {report.python_version}, recipes need 3.10"
-            found.append(make_finding("PYTHON_TOO_OLD", report.host, text))
+            level = WARNING if wanted.is_open else ""
+            found.append(make_finding("PYTHON_TOO_OLD", report.host, text, level=level))
     return found
 
 
@@ -65,14 +67,15 @@ def python_of_wheel(reports: Sequence[NodeReport], wanted: Wanted) -> list[Findi
 
 def stack_installed(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
     """A recipe's ranks find the training stack."""
-    if not wanted.recipe:
+    if not wanted.recipe and not wanted.is_open:
         return []
+    level, suffix = (WARNING, ": recipes cannot run there") if wanted.is_open else ("", "")
     found = []
     for report in reports:
         lacking = [name for name in RECIPE_STACK if name not in report.packages]
         if report.python is not None and lacking:
-            text = f"{report.host}: {report.python} lacks {', '.join(lacking)}"
-            found.append(make_finding("STACK_MISSING", report.host, text))
+            text = f"{report.host}: {report.python} lacks {', '.join(lacking)}{suffix}"
+            found.append(make_finding("STACK_MISSING", report.host, text, level=level))
     return found
 
 

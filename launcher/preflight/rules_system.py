@@ -9,9 +9,25 @@ from launcher.preflight.finding import Finding, Wanted, make_finding
 from launcher.preflight.report import NodeReport
 
 GIB = 1 << 30
+LOOPBACK = {"127.0.0.1", "::1"}
 MIN_MEMLOCK = 4 * GIB
 MIN_SHM = GIB // 2
 MIN_RUN_DIR, MIN_CACHE = GIB, GIB // 4
+
+
+def hosts_distinct(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:
+    """No machine stands in the list under two names; containers of one machine differ by port."""
+    found = []
+    first: dict[tuple[str, int | None, frozenset[str]], str] = {}
+    for report, host in zip(reports, wanted.hosts, strict=True):
+        addresses = frozenset(address for _, address in report.interfaces) - LOOPBACK
+        if not report.hostname or not addresses:
+            continue
+        other = first.setdefault((report.hostname, host.port, addresses), report.host)
+        if other != report.host:
+            text = f"{other} and {report.host} are one machine: {report.hostname} ({', '.join(sorted(addresses))})"
+            found.append(make_finding("SAME_MACHINE_TWICE", (other, report.host), text))
+    return found
 
 
 def interfaces_exist(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from launcher.preflight.codes import CODES
 from launcher.preflight.finding import Finding, Wanted, make_finding
 from launcher.preflight.report import NodeReport
 from launcher.preflight.version import read_numbers
@@ -54,7 +55,10 @@ def _devices(report: NodeReport, expected: int | None) -> list[Finding]:
         return []
     if not torch.available:
         text = f"{report.host} has {expected} cards, and torch {torch.version} sees none"
-        return [make_finding("TORCH_HCU_UNAVAILABLE", report.host, text)]
+        # a wheel without any card's code needs no look at the driver
+        is_cpu = torch.hip is None and torch.cuda is None
+        cure = CODES["TORCH_NOT_HIP_BUILD"].cure if is_cpu else ""
+        return [make_finding("TORCH_HCU_UNAVAILABLE", report.host, text, cure=cure)]
     if torch.device_count is not None and torch.device_count != expected:
         text = f"{report.host}: torch sees {torch.device_count} cards, the node shows {expected}"
         return [make_finding("TORCH_DEVICE_COUNT_MISMATCH", report.host, text)]

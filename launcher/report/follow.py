@@ -96,8 +96,8 @@ def describe(event: Mapping[str, Any]) -> str:
     return form.format_map(_Known({**event, **data}))
 
 
-#: done, or ended because it was asked to: the head is silent about these, too
-_NO_FAILURE = (0, 143, -15)
+#: done, or ended because it was asked to or killed: what began it is in the words of the end
+_NO_FAILURE = (0, 143, -15, -9)
 
 
 class _Known(dict[str, Any]):

@@ -62,6 +62,22 @@ def check_slurm() -> None:
         )
 
 
+def check_bash(text: str) -> None:
+    """Raise UsageError where bash cannot read a script, as with an open quote in a line of the user's."""
+    bash = shutil.which("bash")
+    if bash is None:
+        return
+    done = subprocess.run(
+        [bash, "-n"], input=text, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[:1]
+        raise UsageError(
+            f"bash cannot read the batch script: {said[0] if said else 'syntax error'}",
+            "--before takes whole lines of bash; --dry-run of the rest shows where they go",
+        )
+
+
 def submit_script(script: Path) -> str:
     """Hand a batch script to Slurm; returns the job's number.
 

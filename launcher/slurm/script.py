@@ -92,7 +92,7 @@ def _opening(job: Job) -> Iterator[str]:
         yield f"#SBATCH --{name}" + ("" if value is None else f"={_quote_for_sbatch(name, value)}")
     yield "#"
     yield "# Written by dcu-launch submit. Slurm starts one task a node, dcu-launch its ranks."
-    yield "# Given to sbatch again, it goes on from the newest checkpoint of its run folder."
+    yield "# Given to sbatch again, a recipe goes on from the newest checkpoint of its run folder."
     meant = [job.run_dir, job.files, job.progress, job.launcher, *job.words]
     if any(re.search(r"[$`]", word) for word in meant):
         yield "# shellcheck disable=SC2016  # '$' in the words below is meant as it stands"

@@ -146,13 +146,19 @@ def test_where_slurm_counts_no_cards_ranks_are_told(capsys: Any) -> None:
         (["--sbatch=--signal=B:USR2@5"], "--save-before-limit"),
         (["--sbatch", "--wait now"], "expected a long option of sbatch"),
         (["--sbatch=-x"], "expected a long option of sbatch"),
+        (["--before", "echo 'open"], "bash cannot read the batch script"),
+        (["--run-dir", "/"], "run folder /: is no place for a run"),
+        (["--run-dir", "own.txt"], "own.txt: is no folder"),
+        (["--run-dir", ""], "is empty"),
+        (["--array", ""], "is empty"),
         (["--time", "soon"], "not a time as Slurm writes it"),
         (["--time", "1", "--save-before-limit", "60"], "the whole job has 60 s"),
         (["--array", "0-3", "--follow"], "--follow follows one run"),
         (["--env", "RANK=1"], "set by the launcher for each rank"),
     ],
 )
-def test_what_cannot_be_is_refused(words: list[str], message: str, capsys: Any) -> None:
+def test_what_cannot_be_is_refused(words: list[str], message: str, here: Path, capsys: Any) -> None:
+    (here / "own.txt").touch()
     code, _, err = run_submit(capsys, "--dry-run", *words)
     assert (code, message in err) == (2, True), err
 

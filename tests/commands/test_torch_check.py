@@ -39,7 +39,12 @@ def make_check(tmp_path):
             folders.pop().close()
         folder = RunFolder(tmp_path, "run")
         folders.append(folder)
-        check = TorchCheck(request, [read_report(host.name, HEALTHY) for host in hosts], [], folder)
+        check = TorchCheck(
+            request,
+            [read_report(host.name, {**HEALTHY, "hostname": host.name}) for host in hosts],
+            [],
+            folder,
+        )
         check.say = said.append
         return check
 

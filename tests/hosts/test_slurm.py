@@ -3,7 +3,13 @@
 import pytest
 
 from launcher.base.errors import UsageError
-from launcher.hosts.slurm import expand_counts, expand_node_list, read_allocation, read_job_cards
+from launcher.hosts.slurm import (
+    expand_counts,
+    expand_node_list,
+    read_allocation,
+    read_job_cards,
+    read_kill_wait,
+)
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[001-002]", "SLURMD_NODENAME": "node001"}
 SHARED = "   OverSubscribe=OK Contiguous=0\n"
@@ -16,7 +22,9 @@ def scontrol(tmp_path, monkeypatch):
     def plant(text):
         if text is not None:
             (tmp_path / "said").write_text(text)
-            (tmp_path / "scontrol").write_text(f"#!/bin/sh\n[ $4 = 7 ] && /bin/cat {tmp_path}/said\n")
+            (tmp_path / "scontrol").write_text(
+                f'#!/bin/sh\n[ "$2" = config ] || [ "$4" = 7 ] && /bin/cat {tmp_path}/said\n'
+            )
             (tmp_path / "scontrol").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -131,3 +139,16 @@ def test_what_is_no_allocation_for_one_head_is_an_error():
         read_allocation({**JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, None)
     with pytest.raises(UsageError, match="heterogeneous job"):
         read_allocation({**JOB, "SLURM_HET_SIZE": "2"}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("KeepAliveTime           = SYSTEM_DEFAULT\nKillWait                = 30 sec\n", 30.0),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_what_slurm_leaves_a_job_to_end(scontrol, text, seconds):
+    scontrol(text)
+    assert read_kill_wait() == seconds

@@ -101,6 +101,20 @@ def test_a_failed_rank_does_not_stop_its_neighbours_by_itself(head: Head) -> Non
     head.wait_for("stopped")
 
 
+def test_a_stop_right_after_the_fork_reaches_every_rank(head: Head) -> None:
+    """The import process that ranks are forked from ignores TERM; they must not, from their first moment on."""
+    (head.folder / "slow.py").write_text(
+        "import time, launcher.node.importer as importer\n"
+        "real = importer._become_rank\n"
+        "importer._become_rank = lambda *words: (time.sleep(0.5), real(*words))\n"
+    )
+    head.prepare(start="fork", modules=["slow"])
+    head.order(SLEEP, start="fork")
+    head.send("stop", how="asked", grace=20.0)
+    head.wait_for("stopped", within_s=8.0)
+    assert head.exits() == {0: -signal.SIGTERM, 1: -signal.SIGTERM}
+
+
 def test_a_rank_that_stays_after_its_error_is_told_of_once(tmp_path: Path) -> None:
     """Its main thread is done, and Python waits for a thread that is no daemon; the others wait for the rank."""
     program = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n1 / 0\n"

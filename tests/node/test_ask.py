@@ -21,7 +21,7 @@ def test_what_a_program_says_and_how_it_ends() -> None:
     answer = ask(python("import sys; print('half'); sys.exit('no card')"), os.environ, 20)
     assert (answer.text, answer.error) == ("half\n", "code 1: no card")
     answer = ask(python("import os; os.abort()"), os.environ, 20)
-    assert answer.error.startswith("killed by signal 6: ")
+    assert answer.error == "killed by signal 6"
     assert ask(["/no/such"], os.environ, 20).error == "/no/such: No such file or directory"
 
 

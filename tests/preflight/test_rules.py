@@ -48,6 +48,12 @@ def patch(message, changes):
     return message
 
 
+def own_names(number):
+    """What no two nodes share."""
+    eth0 = {"name": "eth0", "address": f"10.0.0.{number + 1}"}
+    return {"hostname": f"node{number}", "interfaces": [eth0, {"name": "lo", "address": "127.0.0.1"}]}
+
+
 def run_case(case):
     base = json.loads((CASES / f"{case.get('base', 'healthy')}.json").read_text())
     lines = dict(case.get("hosts", {}))
@@ -57,7 +63,10 @@ def run_case(case):
     hosts = [
         Host(name, source=f"hosts:{n + 1}", env=envs[n], **lines) for n, name in enumerate(case["nodes"])
     ]
-    reports = [read_report(name, patch(base, changes)) for name, changes in case["nodes"].items()]
+    reports = [
+        read_report(name, patch(base, {**own_names(number), **changes}))
+        for number, (name, changes) in enumerate(case["nodes"].items())
+    ]
     wanted = {"recipe": False, "workdir": "/project", **case.get("wanted", {})}
     if "config" in wanted:
         config = to_dict(Recipe()) | {"model": {"path": "/models/m"}, "data": {"path": "demo"}}
@@ -114,7 +123,8 @@ HEALTHY = json.loads((CASES / "healthy.json").read_text())
 @given(st.sets(st.sampled_from(sorted(HEALTHY))))
 def test_whatever_is_unknown_makes_no_error(left_out):
     known = {name: value for name, value in HEALTHY.items() if name not in left_out}
-    reports = [read_report("w0", HEALTHY), read_report("w1", known)]
+    other = {name: value for name, value in own_names(1).items() if name not in left_out}
+    reports = [read_report("w0", HEALTHY), read_report("w1", {**known, **other})]
     hosts = [Host("w0"), Host("w1")]
     for finding in find_faults(reports, Wanted(False, "/project", hosts)):
         assert finding.level == "note", finding

@@ -29,6 +29,7 @@ facts = {
 }
 sys.stdout.write(json.dumps(facts) + "\\n")  # in one piece: both ranks have one pipe
 sys.stdout.flush()
+accelerator.wait_for_everyone()  # who leaves first breaks what the other still sets up
 accelerator.end_training()
 """
 CONFIG = """\

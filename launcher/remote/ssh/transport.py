@@ -73,7 +73,10 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # Paramiko is untype
         """Wake the thread that waits in ``recv``: to close a socket does not."""
         with contextlib.suppress(OSError, AttributeError):
             self.sock.shutdown(socket.SHUT_RDWR)
-        super().stop_thread()
+        with contextlib.suppress(
+            EOFError, OSError
+        ):  # the jump host that it goes through may have closed before
+            super().stop_thread()
 
     def _parse_disconnect(self, message: Any) -> None:
         message.get_int()

@@ -13,7 +13,7 @@
 #SBATCH --signal=B:USR1@300
 #
 # Written by dcu-launch submit. Slurm starts one task a node, dcu-launch its ranks.
-# Given to sbatch again, it goes on from the newest checkpoint of its run folder.
+# Given to sbatch again, a recipe goes on from the newest checkpoint of its run folder.
 
 run=/home/alice/work/runs/20260301-101500-lora
 files=/home/alice/work/runs/20260301-101500-lora.slurm

@@ -13,7 +13,7 @@
 #SBATCH --signal=B:USR1@300
 #
 # Written by dcu-launch submit. Slurm starts one task a node, dcu-launch its ranks.
-# Given to sbatch again, it goes on from the newest checkpoint of its run folder.
+# Given to sbatch again, a recipe goes on from the newest checkpoint of its run folder.
 # shellcheck disable=SC2016  # '$' in the words below is meant as it stands
 
 run='/home/alice/My Work/$(touch x)'

@@ -10,7 +10,7 @@
 #SBATCH --no-requeue
 #
 # Written by dcu-launch submit. Slurm starts one task a node, dcu-launch its ranks.
-# Given to sbatch again, it goes on from the newest checkpoint of its run folder.
+# Given to sbatch again, a recipe goes on from the newest checkpoint of its run folder.
 
 run=/home/alice/work/runs/20260301-101500-lora
 
