@@ -23,6 +23,7 @@ from launcher.commands.request import Request
 from launcher.commands.torch_check import TorchCheck
 from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.host import Host
+from launcher.hosts.target import fold_names
 from launcher.launch.background import Foreground
 from launcher.launch.gate import Gate
 from launcher.launch.meeting import arrange_meeting
@@ -165,7 +166,7 @@ def _stop_on_signal(inbox: Inbox) -> Callable[[list[str]], None]:
         kept.clear()
         if time.monotonic() - told[0] > WAITING_EVERY_S:
             told[0] = time.monotonic()
-            click.echo(f"dcu-launch: waiting for {_fold(waiting)}", err=True)
+            click.echo(f"dcu-launch: waiting for {fold_names(waiting)}", err=True)
 
     kept: list[Any] = []
     return tick
@@ -269,14 +270,4 @@ def _tell_bindings(plan: LaunchPlan) -> None:
         if order.binding:
             alike.setdefault(order.binding, []).append(order.host)
     for text, names in alike.items():
-        click.echo(f"dcu-launch: {_fold(names)}: {text}", err=True)
-
-
-def _fold(names: Sequence[str]) -> str:
-    """``node[01-07]`` for node01 ... node07."""
-    try:
-        from ClusterShell.NodeSet import NodeSet
-
-        return str(NodeSet.fromlist(list(names)))
-    except Exception:  # names that ClusterShell cannot fold, IPv6 addresses among them
-        return ", ".join(names)
+        click.echo(f"dcu-launch: {fold_names(names)}: {text}", err=True)

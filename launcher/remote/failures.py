@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.base.errors import UnreachableError
+from launcher.hosts.target import fold_names
 
 #: so many hosts that failed alike are still listed one by one
 LISTED_ONE_BY_ONE = 8
@@ -76,10 +77,4 @@ def _fold(messages: Sequence[str]) -> list[str]:
 
 
 def _short(names: Sequence[str]) -> str:
-    plain = [name.partition(" (")[0] for name in names]
-    try:
-        from ClusterShell.NodeSet import NodeSet
-
-        return str(NodeSet.fromlist(plain))
-    except Exception:  # names that ClusterShell cannot fold, IPv6 addresses among them
-        return ", ".join(plain)
+    return fold_names(name.partition(" (")[0] for name in names)
