@@ -53,6 +53,9 @@ def main() -> None:
         "rows": seen,
     }
     print(json.dumps(facts), flush=True)
+    # A model that still holds the process group keeps its threads alive beyond end_training; on gloo one of them may then
+    # meet an interpreter that is ending, and the process dies by SIGABRT.
+    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
 
 
