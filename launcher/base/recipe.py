@@ -48,6 +48,7 @@ _OTHER_WORDS = {
     "max_seq_length": "data.max_length", "max_seq_len": "data.max_length", "model_max_length": "data.max_length",
     "val_size": "data.eval_fraction", "finetuning_type": "method", "freeze_trainable_layers": "freeze.last_layers",
     "flash_attn": "model.attention", "attn_implementation": "model.attention",
+    "report_to": "train.trackers", "log_with": "train.trackers",
     "resume_from_checkpoint": "checkpoint.resume", "save_total_limit": "checkpoint.keep", "setup": "env.setup",
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ from launcher.train.row_facts import measure_order, warn_of_shreds
 from launcher.train.samples import SAMPLES_FILE, encode_samples, make_sampler
 from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
+from launcher.train.trackers import EARLY_END_S, END_S, Trackers, pick_trackers
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
 from launcher.train.zero import check_deepspeed, restore_zero
 
@@ -68,7 +69,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     setup = Setup(
         recipe, world, device, channel, stop, order.run_dir, data, limits,
         engine, tuned, num_steps,
-        MetricsFile(order.run_dir / "metrics.jsonl" if world.is_main else None, channel, progress.step),
+        _open_metrics(order, world, channel, progress.step),
         _facts(order),
         _watch_movement(recipe, tuned) if world.is_main else None,
         _figures(recipe, data, tuned) if progress.step == 0 else {},
@@ -77,6 +78,16 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
             order.run_dir / SAMPLES_FILE if world.is_main else None, recipe.engine == "deepspeed", progress.step,
         ),
     )  # fmt: skip
+    is_done = False
+    try:
+        is_done = _train(setup, progress, order, stored_dtype)
+    finally:
+        setup.metrics.close(END_S if is_done else EARLY_END_S)
+    return is_done
+
+
+def _train(setup: Setup, progress: Progress, order: Order, stored_dtype: Any) -> bool:
+    recipe, world, device, channel = setup.recipe, setup.world, setup.device, setup.channel
     if not run_loop(setup, progress):
         return False
     read_step = agree(lambda: _read_back(setup, order), device) if recipe.checkpoint.verify else None
@@ -91,6 +102,14 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     return True
 
 
+def _open_metrics(order: Order, world: World, channel: Channel, from_step: int) -> MetricsFile:
+    if not world.is_main:
+        return MetricsFile(None, channel, from_step)
+    names = pick_trackers(order.recipe.train.trackers)
+    trackers = Trackers(names, order.recipe, (order.run, order.run_dir), from_step, channel)
+    return MetricsFile(order.run_dir / "metrics.jsonl", channel, from_step, trackers)
+
+
 def _check_same(text: str, device: Any) -> None:
     marks = [row[0] for row in gather_floats([fingerprint(text)], device)]
     different = [rank for rank, mark in enumerate(marks) if mark != marks[0]]
@@ -101,6 +120,8 @@ def _check_same(text: str, device: Any) -> None:
 def _read_rows(
     recipe: Recipe, world: World, device: Any
 ) -> tuple[RunData, Any, Choice, dict[str, Any] | None]:
+    if world.is_main:
+        pick_trackers(recipe.train.trackers)  # raises what should not be found after minutes of reading
     precision = choose_precision(recipe.train.precision, device)
     tokenizer = load_tokenizer(recipe.model.path, recipe.model.trust_remote_code)
     config = load_model_config(recipe, tokenizer)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 import warnings
 
 from launcher.base.errors import LauncherError
@@ -20,6 +21,7 @@ from launcher.train.model import check_paths
 from launcher.train.order import Order, read_order
 from launcher.train.stop import STOPPED_CODE, StopFlag
 from launcher.train.torch_facts import rank_facts
+from launcher.train.trackers import leave_if_stuck
 from launcher.train.world import (
     World,
     join_world,
@@ -38,10 +40,15 @@ def main(argv: list[str] | None = None) -> int:
         world = read_world(os.environ)
         order = read_order(channel, argv)
         _check_early(order, world)
-        return _run(order, world, channel, stop)
+        code = _run(order, world, channel, stop)
     except LauncherError as error:
         write_error(error)
-        return error.exit_code
+        code = error.exit_code
+    except Exception:
+        leave_if_stuck(1, traceback.format_exc)
+        raise
+    leave_if_stuck(code)
+    return code
 
 
 def _check_early(order: Order, world: World) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.train.channel import Channel, finite
+
+if TYPE_CHECKING:
+    from launcher.train.trackers import Trackers
 
 
 class MetricsFile:
@@ -16,10 +19,13 @@ class MetricsFile:
     Args:
         path: of the file; None on ranks that write nothing.
         from_step: rows after this step are dropped: they belong to an attempt that ended after its last checkpoint.
+        trackers: get the same figures.
     """
 
-    def __init__(self, path: Path | None, channel: Channel, from_step: int) -> None:
-        self._path, self._channel = path, channel
+    def __init__(
+        self, path: Path | None, channel: Channel, from_step: int, trackers: Trackers | None = None
+    ) -> None:
+        self._path, self._channel, self._trackers = path, channel, trackers
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             keep_rows(path, from_step)
@@ -32,6 +38,13 @@ class MetricsFile:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **data}, allow_nan=False) + "\n")
         self._channel.send("metric", data, step)
+        if self._trackers is not None:
+            self._trackers.log(step, data)
+
+    def close(self, wait_s: float) -> None:
+        """Let trackers finish, for so many seconds."""
+        if self._trackers is not None:
+            self._trackers.close(wait_s)
 
 
 def keep_rows(path: Path, last_step: int) -> None:
