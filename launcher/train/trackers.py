@@ -157,7 +157,7 @@ def make_tracker(name: str, run_name: str, run_dir: Path, from_step: int) -> Any
     """Accelerate's tracker of this name, started, with its files in the run folder where it lets us say so."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-    options: dict[str, Any] = {
+    options: dict[str, dict[str, Any]] = {
         "tensorboard": {"logging_dir": str(run_dir), **({"purge_step": from_step + 1} if from_step else {})},
         "wandb": {"name": run_name, "dir": str(run_dir)},
         "mlflow": {"run_name": run_name},
@@ -165,9 +165,11 @@ def make_tracker(name: str, run_name: str, run_dir: Path, from_step: int) -> Any
         "dvclive": {"dir": str(run_dir / "dvclive")},
         "swanlab": {"experiment_name": run_name, "logdir": str(run_dir / "swanlab")},
         "trackio": {"name": run_name},
-    }.get(name, {})
+    }
     # TensorBoard's first word is its folder's name
-    tracker = LOGGER_TYPE_TO_CLASS[name]("tensorboard" if name == "tensorboard" else PROJECT, **options)
+    tracker = LOGGER_TYPE_TO_CLASS[name](
+        "tensorboard" if name == "tensorboard" else PROJECT, **options.get(name, {})
+    )
     if hasattr(tracker, "start"):  # older ones of Accelerate start when they are made
         tracker.start()
     return tracker
