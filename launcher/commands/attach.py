@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from launcher.base.errors import UsageError
-from launcher.commands.find_run import find_run
+from launcher.commands.find_run import OF_DAMAGED, find_run
 from launcher.commands.logs import STATE_EVERY_S, TICK_S, is_alive, wait_logs
 from launcher.commands.rank_list import read_ranks
 from launcher.launch.board import read_rows
@@ -32,7 +32,8 @@ LINES_BEFORE = 5
 def attach(word: str | None, rank_list: str | None, plain: bool) -> int:
     """Watch a run as on its own terminal, until it ends; then this command has the run's exit code.
 
-    Ctrl-C leaves the run as it is. RUN is a run folder or its name; without it the one run of yours that goes on.
+    Ctrl-C leaves the run as it is. RUN is a run folder or its name; without it the run of yours that goes on, this
+    folder's own before all others, else the newest.
     """
     run = find_run(word)
     if not run.is_alive:
@@ -126,4 +127,6 @@ def tell_end(run: RunState) -> int:
         return 0
     for number, line in enumerate((run.why or f"exit code {run.exit}").split("\n")):
         click.echo(f"dcu-launch: {run.name} {run.state}: {line}" if number == 0 else f"  {line}", err=True)
+    if run.state == "damaged":
+        click.echo(f"  hint: {OF_DAMAGED}", err=True)
     return run.exit

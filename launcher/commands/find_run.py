@@ -8,6 +8,10 @@ from launcher.base.errors import UsageError
 from launcher.launch.registry import registered_runs
 from launcher.launch.run_state import RunState, read_run
 
+#: what to do about a run folder whose files cannot be read
+OF_DAMAGED = (
+    "restore the file or its permissions, or judge by dcu-launch logs and by what lies in checkpoints/"
+)
 SEE_PS = "dcu-launch ps --all lists your runs; a run folder's path names a run, too"
 
 
@@ -31,7 +35,8 @@ def find_run(word: str | None, *, alive: bool = False) -> RunState:
     """The run that is meant.
 
     Args:
-        word: path, name or the start of one name; None: the run that goes on, else the newest.
+        word: path, name or the start of one name; None: the run that goes on, of this folder before all others, else
+            the newest.
         alive: only a run that goes on can be meant, and without a word there must be one alone.
 
     Raises:
@@ -42,6 +47,8 @@ def find_run(word: str | None, *, alive: bool = False) -> RunState:
     run = _newest(alive) if word is None else _named(word)
     if alive and not run.is_alive:
         why = f": {run.why}" if run.why else ""
+        if run.state == "damaged":
+            raise UsageError(f"{run.name} ({run.path}) is {run.state}{why}", OF_DAMAGED)
         raise UsageError(f"{run.name} does not run any more, it is {run.state}{why}")
     return run
 
@@ -55,14 +62,23 @@ def refuse_empty(word: str) -> None:
 def _newest(alive: bool) -> RunState:
     runs = all_runs()
     living = [run for run in runs if run.is_alive]
-    if len(living) == 1:
-        return living[0]
-    if alive and living:
-        names = "\n".join(f"{run.name}  {run.path}" for run in living)
-        raise UsageError(f"{len(living)} runs go on, name one:\n{names}")
+    near = [run for run in living if _is_here(run)] or living
+    if len(near) == 1:
+        return near[0]
+    if alive and near:
+        names = "\n".join(f"{run.name}  {run.path}" for run in near)
+        raise UsageError(f"{len(near)} runs go on, name one:\n{names}")
     if alive or not runs:
         raise UsageError("no run of yours goes on" if alive else "no run of yours is known here", SEE_PS)
-    return living[0] if living else runs[0]
+    return near[0] if near else runs[0]
+
+
+def _is_here(run: RunState) -> bool:
+    """Whether its folder lies in the working folder: who works there means its own runs, whatever else goes on."""
+    try:
+        return run.path.resolve().is_relative_to(Path.cwd())
+    except OSError:  # the working folder is gone
+        return False
 
 
 def _named(word: str) -> RunState:

@@ -38,14 +38,19 @@ FOLLOWED_LINES = 10
 def logs(word: str | None, follow: bool, rank_list: str | None, lines: int | None, of_head: bool) -> int:
     """Show what the ranks of a run said; of one rank alone, byte for byte.
 
-    RUN is a run folder or its name; without it the run of yours that goes on, else the newest.
+    RUN is a run folder or its name; without it the run of yours that goes on, this folder's own before all others,
+    else the newest.
     """
     run = find_run(word)
+    if run.state == "damaged":
+        click.echo(f"dcu-launch: {run.name} is damaged: {run.why}", err=True)
     last_lines = FOLLOWED_LINES if follow and lines is None else lines
     try:
         if of_head:
             return _copy(run, _head_log(run), last_lines, follow)
         found = wait_logs(run) if follow else find_rank_logs(run.path)
+        if not found and run.state == "damaged":
+            raise UsageError(f"{run.name}: no rank's log lies in {run.path / 'logs'}")
         if not found:
             raise UsageError(f"{run.name}: no rank was started: it is {run.state}" + _because(run))
         ranks = read_ranks(rank_list, len(found), "--rank")

@@ -26,7 +26,8 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 def stop(word: str | None, now: bool, no_wait: bool) -> int:
     """Stop a run: each rank gets TERM, has --grace seconds (recipes save), then KILL.
 
-    RUN is a run folder or its name; without it the one run of yours that goes on.
+    RUN is a run folder or its name; without it the one run of yours that goes on, this
+    folder's own before all others. Where several do, none is asked and all are listed.
     """
     run = find_run(word, alive=True)
     _ask(run, "stop", now=now)
@@ -52,7 +53,8 @@ def stop(word: str | None, now: bool, no_wait: bool) -> int:
 def save(word: str | None, no_wait: bool) -> int:
     """Have a recipe's run write a checkpoint at the end of its present step.
 
-    RUN is a run folder or its name; without it the one run of yours that goes on.
+    RUN is a run folder or its name; without it the one run of yours that goes on, this
+    folder's own before all others. Where several do, none is asked and all are listed.
     """
     run = find_run(word, alive=True)
     if run.head is not None and run.head.kind != "recipe":
@@ -62,10 +64,11 @@ def save(word: str | None, no_wait: bool) -> int:
         )
     identity = _ask(run, "save")
     if no_wait:
-        click.echo(f"dcu-launch: asked {run.name} for a checkpoint")
+        click.echo(f"dcu-launch: asked {run.name} ({run.path}) for a checkpoint")
         return 0
     click.echo(
-        f"dcu-launch: asked {run.name} for a checkpoint, waiting for it (Ctrl-C: it comes all the same)"
+        f"dcu-launch: asked {run.name} ({run.path}) for a checkpoint, waiting for it "
+        "(Ctrl-C: it comes all the same)"
     )
     path = _wait_checkpoint(run, identity)
     click.echo(f"dcu-launch: {run.name}: checkpoint {path}")

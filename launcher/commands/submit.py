@@ -131,7 +131,7 @@ def _make_job(
     if not counts_cards and options["ranks_per_host"] is None:
         words = ("--nproc", str(options["cards"]), *words)
     job = Job(
-        name=options["job_name"] or Path(target.name).stem,
+        name=options["job_name"] or options["name"] or Path(target.name).stem,
         nodes=options["nodes"],
         launcher=find_launcher(),
         words=tuple(words),

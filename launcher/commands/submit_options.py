@@ -26,7 +26,7 @@ SLURM_OPTIONS: list[click.Parameter] = [
     _option("--exclude", "LIST", "Nodes that must not."),
     _option("--account", "NAME", "Account."),
     _option("--qos", "NAME", "Quality of service."),
-    _option("--job-name", "NAME", "Name of the job; default: the target's."),
+    _option("--job-name", "NAME", "Name of the job; default: --name, else the target's."),
     _option("--array", "LIST", "A task for each number, as in 0-7%2; each has a run folder of its own."),
     _option("--dependency", "LIST", "As in afterok:1234."),
     _option("--sbatch", "OPTION", "Any other option of sbatch, as in --sbatch=--reservation=maintenance.", multiple=True),
@@ -42,7 +42,7 @@ SLURM_OPTIONS: list[click.Parameter] = [
             is_flag=True),
     _option("--dry-run", None, "Print the batch script; needs no Slurm.", is_flag=True),
     _option("--run-dir", "DIR", "Run folder; default runs/<time>-<recipe>. It must be on a disk that the nodes see."),
-    _option("--name", "NAME", "Last part of the run folder's name."),
+    _option("--name", "NAME", "Last part of the run folder's name; the job's name, too, unless --job-name gives another."),
     _option("--env", "NAME[=VALUE]", "As for a run; goes by a file, not by --export.", multiple=True),
 ]  # fmt: skip
 

@@ -16,8 +16,10 @@ import secrets
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+
+from launcher.base.regular_file import read_text
 
 HEAD_FILE = "head.json"
 LOCK_FILE = ".lock"
@@ -56,6 +58,10 @@ class Head:
         return json.dumps({"version": 1, **asdict(self)}, ensure_ascii=False, indent=2) + "\n"
 
 
+#: what every head writes of itself
+HEAD_KEYS = tuple(field.name for field in fields(Head) if field.default is MISSING)
+
+
 def this_head(
     run: str,
     run_dir: Path,
@@ -77,10 +83,10 @@ def this_head(
 def read_head(run_dir: Path) -> Head | None:
     """Who leads or led the run of this folder; None when nothing readable says so."""
     try:
-        data = json.loads((run_dir / HEAD_FILE).read_text(encoding="utf-8", errors="replace"))
-        data.pop("version")
-        return Head(**{**data, "hosts": tuple(data["hosts"])})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        data = json.loads(read_text(run_dir / HEAD_FILE))
+        known = {field.name: data[field.name] for field in fields(Head) if field.name in data}
+        return Head(**{**known, "hosts": tuple(known["hosts"])})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

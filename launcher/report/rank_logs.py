@@ -22,7 +22,10 @@ class RankLog:
 
 
 def find_rank_logs(run_dir: Path) -> list[RankLog]:
-    """The logs of all ranks of the plan, in the order of ranks, whether or not they exist yet; none before there is a plan."""
+    """The logs of all ranks of the plan, in the order of ranks, whether or not they exist yet; none before there is a plan.
+
+    Where the plan is damaged those that exist, by their names.
+    """
     try:
         plan = json.loads(read_text(run_dir / "plan.json"))
         return [
@@ -34,8 +37,25 @@ def find_rank_logs(run_dir: Path) -> list[RankLog]:
             for node in plan["nodes"]
             for rank in node["ranks"]
         ]  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return _find_by_name(run_dir)
+
+
+def _find_by_name(run_dir: Path) -> list[RankLog]:
+    """A rank that has no log here has one that does not exist; of two of one rank the newer one counts."""
+    found = {}
+    for path in sorted((run_dir / "logs").glob("*/rank-[0-9][0-9][0-9][0-9][0-9].log"), key=_changed):
+        found[int(path.stem.removeprefix("rank-"))] = path
+    nowhere = run_dir / "logs" / "?" / "rank"
+    paths = [found.get(rank, nowhere) for rank in range(max(found, default=-1) + 1)]
+    return [RankLog(rank, path.parent.name, path) for rank, path in enumerate(paths)]
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class GrowingFile:

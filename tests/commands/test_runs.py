@@ -170,9 +170,44 @@ def test_which_run_is_meant(folder: Path) -> None:
     assert (done.returncode, "no run of yours has this name" in done.stderr) == (2, True)
     assert launch(folder, "ps").stdout == "no runs of the last day\n"
     first, second = start(folder, 600, "--name", "a"), start(folder, 600, "--name", "b")
-    done = launch(folder, "stop")
-    assert (done.returncode, "2 runs go on, name one" in done.stderr) == (2, True)
+    for verb in ("stop", "save"):
+        done = launch(folder, verb)
+        assert (done.returncode, "2 runs go on, name one" in done.stderr) == (2, True)
+        assert all(f"{run.name}  {run}" in done.stderr for run in (first, second))
     done = launch(folder, "save", first.name)
     assert (done.returncode, "decides itself when it saves" in done.stderr) == (2, True)
+    other = folder / "other"
+    other.mkdir()
+    (other / "talk.py").write_text(SCRIPT)
+    third = start(other, 600, "--name", "c")
+    try:
+        assert "line 0 of 0" in launch(other, "logs").stdout
+        done = launch(other, "stop", "--now")  # this folder's own, though three go on
+        assert f"asked {third.name} ({third}) to stop" in done.stdout
+    finally:
+        launch(other, "stop", "--now", str(third))
     for run in (first, second):
         assert launch(folder, "stop", "--now", str(run)).returncode == 0
+
+
+def test_a_damaged_run_folder_is_named_with_its_cure(folder: Path) -> None:
+    run = start(folder, 3, "--run-dir", "runs/one")
+    wait(lambda: (run / "summary.json").exists())
+    (run / "summary.json").unlink()
+    (run / "head.json").write_text("")
+    (run / "plan.json").write_text("garbage")
+    damage = "head.json is empty: nothing else says who leads it, or how it ended\n"
+    cure = "hint: restore the file or its permissions, or judge by dcu-launch logs"
+    for verb in ("stop", "save"):
+        done = launch(folder, verb, "runs/one")
+        assert done.returncode == 2
+        assert f"one ({run}) is damaged: {damage}" in done.stderr
+        assert cure in done.stderr
+    done = launch(folder, "attach", "runs/one")
+    assert (done.returncode, f"one damaged: {damage}" in done.stderr, cure in done.stderr) == (5, True, True)
+    done = launch(folder, "logs", "runs/one")  # the ranks' files are there all the same
+    assert (done.returncode, f"one is damaged: {damage}" in done.stderr) == (0, True)
+    assert "[localhost:1] line 2 of 1\n" in done.stdout
+    assert launch(folder, "logs", "runs/one", "--rank", "0").stdout == "line 0 of 0\nline 1 of 0\nline 2 of 0\n"
+    assert re.search(r"^one +damaged \(5\) ", launch(folder, "ps").stdout, re.M)
+    assert f"one: damaged: {damage}" in launch(folder, "ps").stdout

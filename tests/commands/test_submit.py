@@ -63,6 +63,15 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(here: Path, capsys: Any) ->
     assert list(here.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "job"),
+    [([], "train"), (["--name", "big"], "big"), (["--name", "big", "--job-name", "j"], "j")],
+)
+def test_a_job_is_called_by_the_name_of_its_run(here: Path, capsys: Any, words: list[str], job: str) -> None:
+    code, text, err = run_submit(capsys, "--dry-run", *words, "train.py")
+    assert (code, directives(text)["job-name"]) == (0, job), err
+
+
 def test_without_slurm_it_says_what_is_missing(here: Path, capsys: Any) -> None:
     code, _, err = run_submit(capsys, *WORDS)
     assert code == 2

@@ -43,11 +43,49 @@ def test_what_a_head_says_of_itself_comes_back(run_dir: Path) -> None:
     assert head.ticks > 0
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 1, "hosts": ["a"], "more": 1}'])
-def test_what_is_no_head_is_none(run_dir: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("", "is empty"), ("\0\0", "is no JSON"), ("{", "is no JSON"), ("[]", "is not what a head writes"),
+     ('{"version": 1, "hosts": ["a"]}', "is not what a head writes")],
+)  # fmt: skip
+def test_a_damaged_head_is_told_and_not_taken_for_no_run(run_dir: Path, text: str, what: str) -> None:
     (run_dir / "head.json").write_text(text)
     assert read_head(run_dir) is None
+    seen = read_run(run_dir)
+    assert (seen.state, seen.exit, seen.head, seen.ended is not None) == ("damaged", 5, None, True)
+    assert seen.why == f"head.json {what}: nothing else says who leads it, or how it ended"
+    with open(run_dir / ".lock", "a") as lock:  # whose head lives can still be asked
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert (read_run(run_dir).state, read_run(run_dir).exit) == ("running", None)
+    (run_dir / "summary.json").write_text('{"exit": 0, "kind": "done"}')
+    assert (read_run(run_dir).state, read_run(run_dir).why) == ("done", "")
+
+
+def test_a_damaged_end_is_not_taken_for_a_dead_head(run_dir: Path) -> None:
+    write_head(run_dir)
+    (run_dir / "summary.json").write_text("")
+    seen = read_run(run_dir)
+    assert (seen.state, seen.exit) == ("damaged", 5)
+    assert seen.why == "summary.json is empty: nothing else says who leads it, or how it ended"
+    (run_dir / "head.json").unlink()
+    (run_dir / "head.json").mkdir()
+    assert read_run(run_dir).why.startswith(
+        "head.json cannot be read (not a regular file) and summary.json is empty: "
+    )
+
+
+def test_a_run_without_head_and_end_is_damaged_and_other_folders_are_no_runs(run_dir: Path) -> None:
     assert read_run(run_dir) is None
+    (run_dir / "plan.json").write_text("{}")
+    assert read_run(run_dir) is None
+    (run_dir / "events.jsonl").touch()
+    assert read_run(run_dir).why.startswith("head.json and summary.json are missing: ")
+
+
+def test_a_head_of_a_newer_version_is_known(run_dir: Path) -> None:
+    head = write_head(run_dir)
+    (run_dir / "head.json").write_text(json.dumps({**json.loads(head.to_json()), "more": 1}))
+    assert read_head(run_dir) == head
 
 
 def test_on_its_own_machine_the_lock_decides(run_dir: Path) -> None:
