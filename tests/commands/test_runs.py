@@ -208,6 +208,8 @@ def test_a_damaged_run_folder_is_named_with_its_cure(folder: Path) -> None:
     done = launch(folder, "logs", "runs/one")  # the ranks' files are there all the same
     assert (done.returncode, f"one is damaged: {damage}" in done.stderr) == (0, True)
     assert "[localhost:1] line 2 of 1\n" in done.stdout
-    assert launch(folder, "logs", "runs/one", "--rank", "0").stdout == "line 0 of 0\nline 1 of 0\nline 2 of 0\n"
+    assert (
+        launch(folder, "logs", "runs/one", "--rank", "0").stdout == "line 0 of 0\nline 1 of 0\nline 2 of 0\n"
+    )
     assert re.search(r"^one +damaged \(5\) ", launch(folder, "ps").stdout, re.M)
     assert f"one: damaged: {damage}" in launch(folder, "ps").stdout

@@ -65,10 +65,10 @@ def test_a_dry_run_needs_no_slurm_and_writes_nothing(here: Path, capsys: Any) ->
 
 @pytest.mark.parametrize(
     ("words", "job"),
-    [([], "train"), (["--name", "big"], "big"), (["--name", "big", "--job-name", "j"], "j")],
+    [([], "demo"), (["--name", "big"], "big"), (["--name", "big", "--job-name", "j"], "j")],
 )
 def test_a_job_is_called_by_the_name_of_its_run(here: Path, capsys: Any, words: list[str], job: str) -> None:
-    code, text, err = run_submit(capsys, "--dry-run", *words, "train.py")
+    code, text, err = run_submit(capsys, *WORDS, "--dry-run", *words)
     assert (code, directives(text)["job-name"]) == (0, job), err
 
 
