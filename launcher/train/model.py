@@ -18,6 +18,9 @@ TOKENIZER_FILES = (
     "merges.txt", "vocab.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
 
+#: of models with code of their own (model.trust_remote_code), and what such a tokenizer reads
+CODE_FILES = ("*.py", "*.tiktoken", "*_text.model")
+
 #: beside a result: base, template and end marks, so that ``generate`` asks as training did
 CARD = "dcu_launch.json"
 
@@ -178,9 +181,14 @@ def decoder_layers(causal: Any) -> tuple[str, Any]:
 
 
 def copy_tokenizer(path: str, tokenizer: Any, target: Path) -> None:
-    """Put the tokenizer into a folder: the very files it came from, since a newer transformers writes others."""
+    """Put the tokenizer into a folder: the very files it came from, since a newer transformers writes others.
+
+    With it the Python code that the model's folder brings (``auto_map``): without it neither tokenizer nor model loads again.
+    """
     source = demo_file("") if path == "demo" else Path(path)
     names = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+    if path != "demo":
+        names += [file.name for kind in CODE_FILES for file in source.glob(kind)]
     if names:
         for name in names:
             (target / name).write_bytes((source / name).read_bytes())
