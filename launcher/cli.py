@@ -75,11 +75,11 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--completion"]:
         from launcher.commands.completion import make_completion
 
-        known = {name: (_command(name), meaning) for name, (_, _, meaning) in VERBS.items()}
+        known = {name: (load_command(name), meaning) for name, (_, _, meaning) in VERBS.items()}
         click.echo(make_completion(words[1] if len(words) > 1 else "", known), nl=False)
         return 0
     try:
-        code = _command(verb).main(
+        code = load_command(verb).main(
             words, prog_name=f"dcu-launch {verb}".removesuffix(" run"), standalone_mode=False
         )
         return code if isinstance(code, int) else 0
@@ -90,11 +90,16 @@ def _run(words: list[str]) -> int:
         return 130
 
 
-def _command(verb: str) -> click.Command:
+def load_command(verb: str) -> click.Command:
+    """The click command of a verb, with the end of its help page."""
     import importlib
+
+    from launcher.commands.examples import make_epilog
 
     module, name, _ = VERBS[verb]
     command: click.Command = getattr(importlib.import_module(module), name)
+    command.epilog = command.epilog or make_epilog(verb)
+    command.context_settings.setdefault("max_content_width", 100)
     return command
 
 

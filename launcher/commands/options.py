@@ -8,6 +8,13 @@ from typing import Any
 import click
 
 VERB_HELP = """\b
+Examples:
+  dcu-launch                                        (the demo on this machine)
+  dcu-launch --hosts hostfile configs/lora.yaml model.path=/models/Qwen2.5-7B data.path=train.json
+  dcu-launch --hosts hostfile --dry-run=nodes train.py --lr 1e-4
+  dcu-launch --hosts hostfile --detach -m package.train
+
+\b
 Verbs (first word; without one: run):
   run          the whole pipeline
   check        preflight alone: what would fail on these hosts, and the cure
@@ -22,6 +29,7 @@ Verbs (first word; without one: run):
   init         a starter recipe, hostfile and batch script for this cluster
   generate     answer questions with what a run learnt
   merge        a run's adapter and its base as one model
+  estimate     the memory that a card needs
   report       a page of a run, or of several compared
   diagnose     why the loss does not fall, and what to try
 

@@ -62,4 +62,4 @@ class SubmitCommand(RunCommand):
 
 
 def _is_shown(param: click.Parameter) -> bool:
-    return param in SLURM_OPTIONS or param.name == "help"
+    return param in SLURM_OPTIONS or "--help" in param.opts
