@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -86,6 +87,34 @@ def test_each_page_of_the_docs_has_its_other_language() -> None:
     chinese = {page.name.removesuffix(CHINESE) for page in PAGES if page.name.endswith(CHINESE)}
     assert english - chinese == {"CHANGELOG", "CONTRIBUTING"}
     assert chinese - english == set()
+
+
+def shape_of(page: Path) -> tuple[list[int], list[int]]:
+    """(levels of headings, rows of each table) in their order."""
+    lines = [line for _, line in outside_code(page)]
+    runs = groupby(lines, key=lambda line: line.startswith("|"))
+    return (
+        [len(line) - len(line.lstrip("#")) for line in lines if re.match(r"#+ ", line)],
+        [len(list(rows)) for is_table, rows in runs if is_table],
+    )
+
+
+def outside_code(page: Path) -> Iterator[tuple[int, str]]:
+    fenced = False
+    for number, line in enumerate(text_of(page).split("\n"), start=1):
+        fenced ^= line.startswith("```")
+        if not fenced and not line.startswith("    "):
+            yield number, line
+
+
+def test_both_languages_have_the_same_headings_and_rows() -> None:
+    pairs = [
+        (page, page.with_name(page.name.replace(".md", CHINESE)))
+        for page in PAGES
+        if page.with_name(page.name.replace(".md", CHINESE)) in PAGES
+    ]
+    assert len(pairs) > 15
+    assert [name_of(one) for one, other in pairs if shape_of(one) != shape_of(other)] == []
 
 
 def test_chinese_pages_lead_to_chinese_ones() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from textwrap import shorten
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +15,9 @@ from launcher.base.shipped import read_shipped, shipped_recipes
 
 if TYPE_CHECKING:
     from launcher.slurm.cluster import Cluster
+
+
+LIST_WIDTH = 100
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -54,8 +57,8 @@ def list_recipes() -> str:
             line[1:].strip() for line in file.read_text(encoding="utf-8").split("\n") if line.startswith("#")
         ]
         said = " ".join(line for line in comments[1:] if line)
-        first = shorten(said.partition(". ")[0].rstrip("."), 90, placeholder=" ...")
-        lines.append(f"{name:14} {first}\n")
+        first = said.partition(". ")[0].rstrip(".")
+        lines.append(fill(first, LIST_WIDTH, initial_indent=f"{name:14} ", subsequent_indent=15 * " ") + "\n")
     return "".join(lines)
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.launch.board import NodeRow
+from launcher.node.gauges import read_tool
 from launcher.report.foot import Foot
 from launcher.report.panel import Look, describe_load, draw_panel
 from launcher.report.picture import MOST_POINTS, Picture
 from launcher.report.terminal import TerminalView
 from tests.report.screen import Screen
 
+CASES = Path(__file__).parents[1] / "cases" / "smi"
 CARD = {"index": 0, "memory_mib": 65536, "used_mib": 52736, "busy_percent": 96.0, "temp_c": 61.0}
 
 
@@ -71,6 +75,28 @@ def test_all_of_it_in_a_usual_terminal() -> None:
         ["node02", "running", "8-15", "51.5/64", "GiB", "96-98%", "61", "C"],
     ]
     assert sum("●" in line for line in lines) > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "known_mib", "shown"),
+    [
+        ("table-dtk23", 16384, "n1 running 0-7 0.5/16 GiB 0% 31 C"),
+        ("table-dtk24.04", 65536, "n1 running 0-7 0.0/64 GiB 0% 42 C"),
+        ("table-dtk25.04", 65536, "n1 running 0-7 54.4/64 GiB 0-100% 60 C"),
+        ("table-dtk26.04-bw", 65536, "n1 running 0-7 9.0/64 GiB 0% 39 C"),
+        ("table-dtk26.04-bw", 0, "n1 running 0-7 14% 0% 39 C"),  # of how much is not known
+        ("table-rocm4", 16384, "n1 running 0-7 1.9/16 GiB 0-7% 50 C"),
+        ("nvidia-gauges", 0, "n1 running 0-7 70.2/140 GiB 97% 64 C"),
+    ],
+)
+def test_what_card_tools_print_is_what_the_view_shows(name: str, known_mib: int, shown: str) -> None:
+    text = "\n".join(json.loads((CASES / f"{name}.json").read_text())["text"])
+    command = ["nvidia-smi", "--query-gpu"] if name.startswith("nvidia") else ["hy-smi"]
+    known = [{"index": n, "memory_mib": known_mib} for n in range(8)] if known_mib else []
+    picture = make_picture(1)
+    picture.nodes = [NodeRow("n1", 0, 8, "running", read_tool(command, text, known))]
+    line = " ".join(draw_panel(picture, 1.0, Look(100, 40, False, "utf-8"))[-1].split())
+    assert line == shown
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "gb18030"])
