@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -101,7 +102,8 @@ def type_into(shell: list[str], folder: Path, setup: str, typed: str) -> str:
         os.kill(pid, signal.SIGKILL)
         os.close(terminal)
         os.waitpid(pid, 0)
-    return shown.decode().split(" END")[0].strip(" \b")
+    text = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", shown.decode())
+    return text.split(" END")[0].rpartition("READY> ")[2].strip(" \r\n\b")
 
 
 @pytest.mark.parametrize(
