@@ -134,6 +134,7 @@ class TrainConfig:
         save_every: steps between checkpoints; 0: at the end alone.
         samples: questions that the model answers before the first step and at each validation (``samples.jsonl``).
         sample_tokens: at most so many tokens such an answer.
+        peak_tflops: of a card, against which MFU is measured; null: by its data sheet, or measured at the start.
         trackers: names of those that get the figures of each step; null: TensorBoard where it is installed.
         on_nonfinite: ``stop`` ends the run at a loss or gradient that is not a number, ``skip`` leaves
             such a step out.
@@ -158,6 +159,7 @@ class TrainConfig:
     save_every: int = 0
     samples: list[str] = field(default_factory=list)
     sample_tokens: int = 64
+    peak_tflops: float | None = None
     trackers: list[str] | None = None
     on_nonfinite: str = "stop"
 

@@ -46,6 +46,7 @@ LIMITS: dict[str, tuple[float, float, bool]] = {
     "train.eval_every": (0, 1 << 40, True),
     "train.save_every": (0, 1 << 40, True),
     "train.sample_tokens": (1, 4096, True),
+    "train.peak_tflops": (0, 1e6, False),
     "checkpoint.keep": (1, 1 << 20, True),
 }
 

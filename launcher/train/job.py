@@ -28,6 +28,7 @@ from launcher.train.samples import SAMPLES_FILE, encode_samples, make_sampler
 from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
 from launcher.train.trackers import EARLY_END_S, END_S, Trackers, pick_trackers
+from launcher.train.utilization import Meter, find_peak, make_meter
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
 from launcher.train.zero import check_deepspeed, restore_zero
 
@@ -66,17 +67,19 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
     limits = make_limits(recipe, device.type != "cpu", data.train, data.eval)
     longest = max((*data.train.lengths, *data.eval.lengths))
     limits = fit_limits(limits, causal, device, longest)
+    meter = _make_meter(recipe, world, device, tuned, dtype, channel)
     setup = Setup(
         recipe, world, device, channel, stop, order.run_dir, data, limits,
         engine, tuned, num_steps,
         _open_metrics(order, world, channel, progress.step),
         _facts(order),
         _watch_movement(recipe, tuned) if world.is_main else None,
-        _figures(recipe, data, tuned) if progress.step == 0 else {},
+        _figures(recipe, data, tuned, meter) if progress.step == 0 else {},
         sampler=make_sampler(
             questions, data.template.tokenizer, channel, device,
             order.run_dir / SAMPLES_FILE if world.is_main else None, recipe.engine == "deepspeed", progress.step,
         ),
+        meter=meter,
     )  # fmt: skip
     is_done = False
     try:
@@ -108,6 +111,18 @@ def _open_metrics(order: Order, world: World, channel: Channel, from_step: int) 
     names = pick_trackers(order.recipe.train.trackers)
     trackers = Trackers(names, order.recipe, (order.run, order.run_dir), from_step, channel)
     return MetricsFile(order.run_dir / "metrics.jsonl", channel, from_step, trackers)
+
+
+def _make_meter(
+    recipe: Recipe, world: World, device: Any, tuned: Tuned, dtype: Any, channel: Channel
+) -> Meter | None:
+    if not world.is_main:
+        return None
+    peak = find_peak(recipe.train.peak_tflops, device, dtype)
+    meter = make_meter(tuned.causal, has_experts(tuned.causal), peak, world.size)
+    if meter.describe():
+        channel.note(meter.describe())
+    return meter
 
 
 def _check_same(text: str, device: Any) -> None:
@@ -163,7 +178,7 @@ def _watch_movement(recipe: Recipe, tuned: Tuned) -> Movement | None:
     )
 
 
-def _figures(recipe: Recipe, data: RunData, tuned: Tuned) -> dict[str, Any]:
+def _figures(recipe: Recipe, data: RunData, tuned: Tuned, meter: Meter | None) -> dict[str, Any]:
     """What a curve is judged by, beside itself."""
     batch_size, num_rows = recipe.train.global_batch_size, len(data.train.rows)
     steps = range(1, 1 + min(steps_per_epoch(num_rows, batch_size), max(1, 1000 // batch_size)))
@@ -177,6 +192,7 @@ def _figures(recipe: Recipe, data: RunData, tuned: Tuned) -> dict[str, Any]:
         "parameters": tuned.counts["all"],
         "trainable_parameters": sum(number for kind, number in tuned.counts.items() if kind != "all"),
         "learning_rate": pick_learning_rate(recipe),
+        "peak_tflops": meter.peak if meter else None,
     }
 
 

@@ -30,6 +30,7 @@ from launcher.train.samples import Sampler
 from launcher.train.schedule import rate_factor
 from launcher.train.step_clock import StepClock
 from launcher.train.stop import StopFlag
+from launcher.train.utilization import Meter
 from launcher.train.world import World, gather_floats
 
 _EVAL_ROWS = 256
@@ -45,6 +46,7 @@ class Setup:
         movement: rank 0's look at gradients and parameters.
         figures: about model and rows; go into the first row of metrics, for who judges the curve.
         sampler: asks fixed questions at each validation, if the recipe has any.
+        meter: rank 0's, of what a step makes of its card.
     """
 
     recipe: Recipe
@@ -64,6 +66,7 @@ class Setup:
     figures: dict[str, Any] = field(default_factory=dict)
     ahead: Ahead = field(default_factory=Ahead)
     sampler: Sampler | None = None
+    meter: Meter | None = None
 
 
 @dataclass(slots=True)
@@ -171,7 +174,7 @@ def _describe_step(
     tokens, step_s = setup.data.train, time.perf_counter() - known["step_s"]
     num_tokens, num_labels = tokens.count_tokens(rows), tokens.count_labels(rows)
     per_epoch = steps_per_epoch(len(tokens.rows), setup.recipe.train.global_batch_size)
-    row = {
+    row: dict[str, Any] = {
         **known, "loss": sum(values[0] for values in seen) / num_labels,
         "tokens": num_tokens, "label_tokens": num_labels, "rows": len(rows), "tokens_per_s": num_tokens / step_s,
         "step_s": step_s, "epoch": progress.step / per_epoch, "tokens_total": progress.tokens,
@@ -181,6 +184,8 @@ def _describe_step(
         "slowest_step_s": max(values[3] for values in seen),
         "median_step_s": statistics.median_low(values[3] for values in seen), "time": time.time(),
     }  # fmt: skip
+    if setup.meter is not None:
+        row |= setup.meter.measure([tokens.lengths[number] for number in rows], num_labels, step_s)
     if setup.device.type == "cuda":
         row["memory_gib"] = torch.cuda.max_memory_allocated(setup.device) / 2**30
     return row

@@ -18,6 +18,7 @@ _SMALL = (
     ("lr", True),
     ("grad_norm", True),
     ("tokens_per_s", True),
+    ("mfu", True),
     ("step_s", True),
     ("data_wait_s", True),
     ("memory_gib", True),

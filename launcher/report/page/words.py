@@ -52,6 +52,7 @@ _WORDS: Mapping[str, tuple[str, str]] = MappingProxyType({
     "tokens_per_s": ("Tokens per second", "每秒 token 数"),
     "step_s": ("Seconds per step", "每步秒数"),
     "data_wait_s": ("Making batches, seconds", "准备数据,秒"),
+    "mfu": ("MFU, share of the card's peak", "MFU,占卡峰值的比例"),
     "memory_gib": ("Card memory, highest, GiB", "显存峰值,GiB"),
     "step": ("Step", "步"),
     "steps": ("Steps", "步数"),
