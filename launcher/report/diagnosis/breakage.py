@@ -70,6 +70,7 @@ def card_error(record: RunRecord) -> Verdict | None:
         "CARD_ERROR",
         {
             "error": _EXIT.sub("", found[0]).strip(),
+            "what": "named" if operator else "unnamed",
             "operator": name,
             "fallback": fallback,
             "step": str((step or 0) + 1),

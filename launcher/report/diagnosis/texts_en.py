@@ -90,7 +90,8 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     },
     "CARD_ERROR": {
         "title": "The curve broke off with an error of the card",
-        "evidence": "in step {step}: {error}; operator: {operator}",
+        "evidence.named": "in step {step}: {error}; operator: {operator}",
+        "evidence.unnamed": "in step {step}: {error}; the traceback names no operator",
         "threshold": "the failed rank's error names HIP, CUDA or a library on top of them",
         "reason": "the card reports errors late: unless HIP_LAUNCH_BLOCKING=1 was set, the operator named may be one after "
         "the guilty one",

@@ -79,7 +79,8 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     },
     "CARD_ERROR": {
         "title": "曲线因卡上的错误中断",
-        "evidence": "第 {step} 步:{error};算子:{operator}",
+        "evidence.named": "第 {step} 步:{error};算子:{operator}",
+        "evidence.unnamed": "第 {step} 步:{error};traceback 没有指出算子",
         "threshold": "失败 rank 的错误来自 HIP、CUDA 或其上的库",
         "reason": "卡上的错误报告得晚:没有设置 HIP_LAUNCH_BLOCKING=1 时,指出的算子可能在真正出错的算子之后",
         "cure.attention": "model.attention=eager 用普通矩阵乘计算注意力;再用 dcu-launch check --ops 查看哪种注意力可用",

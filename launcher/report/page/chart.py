@@ -131,7 +131,7 @@ def _draw_grid(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
         x = f"{across(value):.1f}"
         parts.append(tag("line", class_="axis", x1=x, x2=x, y1=floor, y2=floor + 4))
         parts.append(tag("text", f"{value:,.0f}", class_="tick middle", x=x, y=floor + 18))
-    parts.append(tag("text", chart.axis, class_="tick end", x=_LEFT - 8, y=floor + 18))
+    parts.append(tag("text", chart.axis, class_="tick end axis", x=_LEFT - 8, y=floor + 18))
     return [*parts, tag("line", class_="axis", x1=_LEFT, x2=right, y1=floor, y2=floor)]
 
 

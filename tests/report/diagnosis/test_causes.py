@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -39,6 +40,15 @@ import os, time, launcher.train.loss as loss
 real = loss.Objective.forward
 def forward(self, batch):
     time.sleep(0.1 if os.environ["RANK"] == "1" else 0)
+    return real(self, batch)
+loss.Objective.forward = forward
+"""
+#: two ranks of a node that are held up in turn, as by a disk or a cooler that they share
+SLOW_NODE = """
+import itertools, os, time, launcher.train.loss as loss
+real, turns = loss.Objective.forward, itertools.count()
+def forward(self, batch):
+    time.sleep(0.1 if int(os.environ["RANK"]) == 2 + next(turns) % 2 else 0)
     return real(self, batch)
 loss.Objective.forward = forward
 """
@@ -206,6 +216,16 @@ def test_one_rank_is_slow(train: Train, base: Path, new_rows: Path) -> None:
     assert put_into_words(diagnose(record)[0], "en").evidence.startswith(
         "rank 1 was the slowest in 100% of 12 steps"
     )
+
+
+def test_one_node_is_slow(train: Train, base: Path, new_rows: Path) -> None:
+    record = train(base, new_rows, 4, code=SLOW_NODE, train={"max_steps": 15})
+    nodes = [{"host": host, "num_ranks": 2} for host in ("node01", "node02")]
+    plan = {"world_size": 4, "nodes": nodes}  # what the head writes for two hosts with two ranks each
+    record = dataclasses.replace(record, plan=plan)
+    assert codes(record) == ["SLOW_RANK"]
+    evidence = put_into_words(diagnose(record)[0], "en").evidence
+    assert evidence.startswith("node02 was the slowest in ")
 
 
 def test_cards_wait_for_data(train: Train, base: Path, new_rows: Path) -> None:

@@ -26,6 +26,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1200,2600",
 )  # fmt: skip
 DARK = "--blink-settings=preferredColorScheme=0"
+VALIDATION = (0xD9, 0x54, 0x1E)
 LIGHT_BACK, DARK_BACK = (0xF6, 0xF7, 0xF9), (0x10, 0x14, 0x18)
 
 Browse = Callable[..., str]
@@ -63,7 +64,7 @@ def whole_run(folder: Path, **changes: Any) -> Path:
     ]
     files = {"samples.jsonl": make_lines(samples), **changes.pop("files", {})}
     metrics = make_metrics(make_losses(400, noise=0.12), evals={20: 1.6, 200: 1.4, 400: 1.35}, **changes)
-    return make_folder(folder, metrics, files=files)
+    return make_folder(folder, metrics, files=files, train={"max_steps": 400})
 
 
 def take(browse: Browse, page: Path, *flags: str) -> Any:
@@ -98,7 +99,9 @@ def test_pictures_of_three_runs_and_of_a_failure(tmp_path: Path, browse: Browse)
     runs = []
     for rate, end in ((1e-5, 1.6), (2e-4, 1.2), (1e-3, 1.4)):
         rows = make_metrics(make_losses(200, end=end, noise=0.08), evals={100: end + 0.3, 200: end})
-        runs.append(make_folder(tmp_path / f"rate-{rate}", rows, train={"learning_rate": rate}))
+        runs.append(
+            make_folder(tmp_path / f"rate-{rate}", rows, train={"learning_rate": rate, "max_steps": 200})
+        )
     assert count_colors(take(browse, write(tmp_path, "compared", *runs))) > 40
     message = f"rank 3 on node02 failed: RuntimeError: HIP error: illegal memory access (exit code 1)\n{EVIL}"
     events = [*make_events()[:-5], event("rank_exit", 61, host="node02", rank=3, data={"status": 1})]
@@ -108,7 +111,10 @@ def test_pictures_of_three_runs_and_of_a_failure(tmp_path: Path, browse: Browse)
     }
     failed = whole_run(tmp_path / "failed", files=files, facts={"bytes_per_token": 1.02})
     assert count_colors(take(browse, write(tmp_path, "failed", failed))) > 40
-    assert count_colors(take(browse, write(tmp_path, "narrow", failed), "--window-size=420,2600")) > 40
+    narrow = take(browse, write(tmp_path, "narrow", failed), "--window-size=420,2600")
+    assert count_colors(narrow) > 40
+    orange = (abs(narrow[:, :, :3] - VALIDATION).max(axis=2) < 8).any(axis=0).nonzero()[0]
+    assert 380 < orange.max() < 410  # its last point: the whole curve is seen without scrolling
 
 
 def test_the_button_and_the_pointer_work_and_nothing_else_runs(tmp_path: Path, browse: Browse) -> None:
