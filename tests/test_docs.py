@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,12 +14,14 @@ from pathlib import Path
 import click
 import pytest
 
+from launcher.base import errors
 from launcher.base.config import Recipe, leaf_types, to_dict
 from launcher.base.limits import CHOICES, flatten
 from launcher.base.recipe import _OTHER_WORDS as OTHER_WORDS
 from launcher.base.shipped import shipped_recipes
 from launcher.base.variable import DCU_DEFAULTS, LAUNCHER_NAMES, RANK_DEFAULTS, SENT_PATTERNS
 from launcher.cli import VERBS
+from launcher.commands.options import VERB_HELP
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -303,3 +306,16 @@ def test_words_of_other_trainers_lead_to_the_keys_that_a_refusal_names(page: str
     assert len(known) > 15
     wrong = [f"{word}: {key}" for word, key in known.items() if f"`{key}`" not in rows[word][0]]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/exit-codes.md", "docs/exit-codes.zh-CN.md", "README.md", "README.zh-CN.md"]
+)
+def test_every_exit_code_has_its_row(page: str) -> None:
+    told = " ".join(line.split("|")[1] for _, line in outside_code(ROOT / page) if line.startswith("|"))
+    codes = {error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")}
+    codes |= {0, *(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))}
+    assert codes >= {0, 1, 2, 3, 4, 5, 70, 138}
+    assert sorted(codes - {int(number) for number in re.findall(r"\d+", told)}) == []
+    words = set(re.findall(r"\d+", VERB_HELP.partition("Exit codes:")[2]))
+    assert codes <= {int(word) for word in words}
