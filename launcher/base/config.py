@@ -52,6 +52,7 @@ class DataConfig:
         pack_length: tokens of such a sequence where attention goes by mask; null takes the measured best.
         on_bad_row: ``error`` refuses the file, ``skip`` leaves bad rows out and counts them.
         max_rows: only so many rows, the first ones, of ``path`` and of ``eval_path``; null takes all.
+        cache: where each node keeps rows as tokens: ``auto`` (below its user's cache folder), ``never``, or a folder.
     """
 
     path: str = ""
@@ -64,6 +65,7 @@ class DataConfig:
     pack_length: int | None = None
     on_bad_row: str = "error"
     max_rows: int | None = None
+    cache: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,9 @@ def find_wrong(recipe: dict[str, Any]) -> list[str]:
     for key, what in (("model.path", "a model folder"), ("data.path", "a file or folder of rows")):
         if not str(values[key]).strip():
             problems.append(f"{key}: not given; expected {what}, or demo")
+    cache = str(values["data.cache"])
+    if cache not in ("auto", "never") and not cache.startswith(("/", "~")):
+        problems.append(f"data.cache: expected auto, never or a folder from / or ~ on; found {cache!r}")
     length, room = values["data.max_length"], values["train.max_tokens_per_card"]
     if room is not None and length > room:
         problems.append(

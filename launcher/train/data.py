@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -20,6 +20,8 @@ from launcher.train.template import Encoded, Template, choose_template, encode_r
 SEQUENCE_LENGTH = 512
 #: tokens of a micro-batch where the recipe leaves it open
 CARD_TOKENS, CPU_TOKENS = 8192, 256
+#: rows that are encoded at once
+_CHUNK = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,12 @@ def resolve_data_path(path: str) -> Path:
     return demo_file("rows.jsonl") if path == "demo" else Path(path)
 
 
-def load_data(recipe: Recipe, tokenizer: Any) -> RunData:
-    """Read, check, encode and split the rows of a recipe; raises ConfigError when nothing usable is left."""
+def load_data(recipe: Recipe, tokenizer: Any, progress: Callable[[int, int], None] | None = None) -> RunData:
+    """Read, check, encode and split the rows of a recipe; raises ConfigError when nothing usable is left.
+
+    Args:
+        progress: is called with the rows that are encoded, and all of them, again and again.
+    """
     data, messages = recipe.data, list[str]()
     found = read_rows(resolve_data_path(data.path), data.on_bad_row)
     _tell_bad(data.path, found.bad, messages)
@@ -110,8 +116,15 @@ def load_data(recipe: Recipe, tokenizer: Any) -> RunData:
         )
         train_rows = tuple(found.rows[i] for i in train_numbers)
         eval_rows = tuple(found.rows[i] for i in eval_numbers)
-    train = _encode(recipe, template, train_rows, data.path, messages)
-    held_back = _encode(recipe, template, eval_rows, data.eval_path or data.path, messages)
+    num_train, total = len(train_rows), len(train_rows) + len(eval_rows)
+
+    def see(done: int) -> None:
+        if progress is not None:
+            progress(done, total)
+
+    train = _encode(recipe, template, train_rows, data.path, messages, see)
+    held_path = data.eval_path or data.path
+    held_back = _encode(recipe, template, eval_rows, held_path, messages, lambda done: see(num_train + done))
     if not train.rows:
         raise ConfigError(
             f"{data.path}: no answer is left in any of {len(train_rows)} rows cut to data.max_length "
@@ -130,10 +143,17 @@ def _tell_bad(path: str, bad: tuple[str, ...], messages: list[str]) -> None:
 
 
 def _encode(
-    recipe: Recipe, template: Template, rows: Sequence[Row], path: str, messages: list[str]
+    recipe: Recipe,
+    template: Template,
+    rows: Sequence[Row],
+    path: str,
+    messages: list[str],
+    see: Callable[[int], None],
 ) -> Tokens:
-    limit = recipe.data.max_length
-    encoded = encode_rows(template, rows, recipe.data.mask_prompt)
+    limit, encoded = recipe.data.max_length, list[Encoded]()
+    for start in range(0, len(rows), _CHUNK):
+        encoded += encode_rows(template, rows[start : start + _CHUNK], recipe.data.mask_prompt)
+        see(len(encoded))
     num_cut = sum(len(row.ids) > limit for row in encoded)
     cut = [Encoded(row.ids[:limit], row.learn[:limit]) for row in encoded]
     kept = [row for row in cut if any(row.learn[1:])]

@@ -10,7 +10,7 @@ from launcher.base.errors import ConfigError, UsageError
 from launcher.base.learning_rate import pick_learning_rate
 from launcher.train import checkpoint
 from launcher.train.channel import Channel
-from launcher.train.data import RunData, load_data, make_limits
+from launcher.train.data import RunData, make_limits
 from launcher.train.engine import Engine, make_accelerator, make_optimizer, prepare
 from launcher.train.loop import Progress, Setup, config_has_experts, has_experts, run_loop
 from launcher.train.loss import Objective, can_use_places
@@ -27,6 +27,7 @@ from launcher.train.row_facts import measure_order, warn_of_shreds
 from launcher.train.samples import SAMPLES_FILE, encode_samples, make_sampler
 from launcher.train.speed import fit_limits, settle_attention, speed_up
 from launcher.train.stop import StopFlag
+from launcher.train.token_cache import load_tokens
 from launcher.train.trackers import EARLY_END_S, END_S, Trackers, pick_trackers
 from launcher.train.utilization import Meter, find_peak, make_meter
 from launcher.train.world import World, agree, broadcast, fingerprint, gather_floats
@@ -39,7 +40,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
 
     recipe = order.recipe
     _check_same(order.config_hash, device)
-    data, config, precision, zero_config = agree(lambda: _read_rows(recipe, world, device), device)
+    data, config, precision, zero_config = agree(lambda: _read_rows(recipe, world, device, channel), device)
     questions = agree(lambda: encode_samples(recipe, data.template), device)
     warning = check_tokenizer(recipe.model.path, data.template.tokenizer)
     tuned, stored_dtype, notes = agree(lambda: _read_model(recipe, config, device, precision.value), device)
@@ -133,7 +134,7 @@ def _check_same(text: str, device: Any) -> None:
 
 
 def _read_rows(
-    recipe: Recipe, world: World, device: Any
+    recipe: Recipe, world: World, device: Any, channel: Channel
 ) -> tuple[RunData, Any, Choice, dict[str, Any] | None]:
     if world.is_main:
         pick_trackers(recipe.train.trackers)  # raises what should not be found after minutes of reading
@@ -145,7 +146,8 @@ def _read_rows(
     zero_config = (
         check_deepspeed(recipe, world, precision.value, config_has_experts(config)) if uses_zero else None
     )
-    return load_data(recipe, tokenizer), config, precision, zero_config
+    data = load_tokens(recipe, tokenizer, channel.note if world.is_main else lambda message: None)
+    return data, config, precision, zero_config
 
 
 def _read_model(recipe: Recipe, config: Any, device: Any, precision: str) -> tuple[Tuned, Any, list[str]]:
