@@ -75,17 +75,23 @@ def load_recipe(
         ConfigError: with every unknown key, wrong type and wrong value, each with file and line.
     """
     problems: list[str] = []
+    wrong: list[str] = []
     if path is None or str(path) == "demo":
         entries = [_Entry(key, value, f"demo: {key}") for key, value in flatten(dict(start))]
     else:
         entries = _read_file(Path(path), problems)
     entries += _read_overrides(overrides, problems)
     known = leaf_types()
-    entries = [entry for entry in entries if _check_key(entry, known, problems)]
-    values = _merge(entries, problems)
-    if not problems:
-        places = {entry.key: entry.place for entry in entries}
-        problems = [f"{_place(line, places)}{line}" for line in find_wrong(values)]
+    unknown = [entry for entry in entries if not _check_key(entry, known, problems)]
+    entries = [entry for entry in entries if entry not in unknown]
+    values, unclear = _merge(entries, problems)
+    unclear |= {suggest(entry.key, known) for entry in unknown} - {""}
+    places = {entry.key: entry.place for entry in entries}
+    for line in find_wrong(values):
+        # what only follows from a mistake that is told above would send its reader astray
+        if not problems or (line.split(":")[0] in places and not any(key in line for key in unclear)):
+            wrong.append(f"{_place(line, places)}{line}")
+    problems += wrong
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)), "docs/training.md lists every key")
     return _resolve_paths(values)
@@ -120,7 +126,12 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
         merges = list(_find_merges(tree))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{path}:{line}: {error.problem or error.context}") from None
+        cure = (
+            "YAML indents with blanks, never with tabs: expand -t 2 OLD > NEW"
+            if r"'\t'" in str(error.problem)
+            else ""
+        )
+        raise ConfigError(f"{path}:{line}: {error.problem or error.context}", cure) from None
     except Exception as error:  # a key that is null, a set, 3,000 brackets: what YAML can hold is an open set
         why = str(error).partition("\n")[0][:200] or type(error).__name__
         raise ConfigError(f"{path}: cannot be read as a recipe: {why}") from None
@@ -147,7 +158,13 @@ def _find_merges(tree: Any) -> Iterator[int]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        if (
+            b"\0" in data[:4]
+        ):  # plain letters in UTF-16 have one in every pair, with a mark before them or without
+            cure = "a file in UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+            raise ConfigError(f"{path}:1: not UTF-8 text", cure)
+        return data.decode("utf-8-sig")
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], n=3)
         hint = (
@@ -241,34 +258,32 @@ def suggest(key: str, known: dict[str, Any]) -> str:
     return next((ends[end] for end in difflib.get_close_matches(last, ends, n=1, cutoff=0.7)), "")
 
 
-def _merge(entries: list[_Entry], problems: list[str]) -> dict[str, Any]:
-    """Merge values one by one into the schema, by OmegaConf, then fill in ``${...}``: each error has its own place."""
+def _merge(entries: list[_Entry], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
+    """Merge values one by one into the schema, by OmegaConf, then fill in ``${...}``: each error has its own place.
+
+    Returns:
+        The values, with the schema's own where a value is wrong, and the keys of the wrong ones.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     types = leaf_types()
     merged: Any = OmegaConf.structured(Recipe)
+    wrong: list[_Entry] = []
     for entry in entries:
         hint = types.get(entry.key, Any)
         value = _as_list(entry) if "list" in str(hint) or entry.key == "env.setup" else entry.value
-        if entry.key == "env.setup" and not _is_steps(value):
-            problems.append(
-                f"{_tell(entry)}: expected a list of set-up steps, as in [/opt/dtk/env.sh, module:NAME]"
-            )
-            continue
-        if entry.key == "env":
-            problems.append(f"{_tell(entry)}: expected NAME: value pairs; found {_show(value)}")
-            continue
-        expected = f"{_tell(entry)}: expected {describe_type(hint)}; found {_show(value)}"
-        if isinstance(value, bool) and "bool" not in str(hint) and hint is not Any:
-            problems.append(expected)  # OmegaConf would take true for 1.0
-            continue
+        expected = _find_wrong_type(entry, hint, value)
         try:
-            merged = OmegaConf.merge(merged, _nest(entry.key, value))
+            if not expected:
+                merged = OmegaConf.merge(merged, _nest(entry.key, value))
         except (OmegaConfBaseException, TypeError, ValueError):
-            problems.append(expected)
+            expected = f"{describe_type(hint)}; found {_show(value)}"
+        if expected:
+            problems.append(f"{_tell(entry)}: expected {expected}")
+            wrong.append(entry)
     for entry in entries:
-        if "${" not in str(entry.value):
+        if "${" not in str(entry.value) or entry in wrong:
             continue
         try:
             node = merged
@@ -276,7 +291,22 @@ def _merge(entries: list[_Entry], problems: list[str]) -> dict[str, Any]:
                 node = node[part]
         except OmegaConfBaseException as error:
             problems.append(f"{_tell(entry)}: {str(error).splitlines()[0]}; {_INTERPOLATION_CURE}")
-    return {} if problems else OmegaConf.to_container(merged, resolve=True)  # type: ignore[return-value]
+            wrong.append(entry)
+    keys = {entry.key for entry in wrong}
+    if any("${" in str(entry.value) for entry in wrong):
+        return _merge([entry for entry in entries if entry not in wrong], [])[0], keys
+    return OmegaConf.to_container(merged, resolve=True), keys  # type: ignore[return-value]
+
+
+def _find_wrong_type(entry: _Entry, hint: Any, value: Any) -> str:
+    """What was expected where OmegaConf would not complain, or not well; empty when it may decide."""
+    if entry.key == "env.setup" and not _is_steps(value):
+        return "a list of set-up steps, as in [/opt/dtk/env.sh, module:NAME]"
+    if entry.key == "env":
+        return f"NAME: value pairs; found {_show(value)}"
+    if isinstance(value, bool) and "bool" not in str(hint) and hint is not Any:
+        return f"{describe_type(hint)}; found {_show(value)}"  # OmegaConf would take true for 1.0
+    return ""
 
 
 _INTERPOLATION_CURE = (

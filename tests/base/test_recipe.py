@@ -104,6 +104,28 @@ def test_all_mistakes_are_told_at_once_with_their_lines(write):
         "9: train.epochs: expected a number; found True",
         "13: data.packing: expected true or false; found a list",
         "train.warmup_ratio=much: expected a number; found 'much'",
+        "10: train.precision: expected one of auto, bf16, fp16, fp32; found 'bf61'",
+    ]
+
+
+def test_unknown_keys_and_wrong_values_are_told_together(write):
+    """What only follows from another mistake is not told: a length beside a limit that is no number, a path misspelt."""
+    file = write(
+        "method: qlora\ntrain:\n  lr: 1\n  warmup_ratio: 2\n  seed: x\n  max_tokens_per_card: 1024\n"
+        "  global_batch_size: ${nowhere}\ndata:\n  pth: /d\n  max_length: long\nmodel:\n  path: ''\n"
+    )
+    assert problems(file, "lora.r=-1", "optim=5") == [
+        "3: train.lr: unknown key; did you mean train.learning_rate?",
+        "9: data.pth: unknown key; did you mean data.path?",
+        "optim=5: unknown key",
+        "5: train.seed: expected a whole number; found 'x'",
+        "10: data.max_length: expected a whole number; found 'long'",
+        "7: train.global_batch_size: Interpolation key 'nowhere' not found; ${train.seed} is another key, "
+        "${oc.env:NAME} a variable of this machine; in env, NAME+: value prepends on the node",
+        "1: method: expected one of lora, freeze, full; found 'qlora'",
+        "lora.r: expected 1 to 4096; found -1",
+        "4: train.warmup_ratio: expected 0 to 1; found 2.0",
+        "12: model.path: not given; expected a model folder, or demo",
     ]
 
 
@@ -139,6 +161,26 @@ def test_text_in_gbk_is_named_with_its_cure(write):
         load_recipe(write(b"method: lora\n# " + "微调".encode("gbk")), [])
     assert caught.value.message.endswith("recipe.yaml:2: not UTF-8 text")
     assert "iconv" in caught.value.hint
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_text_of_windows_is_named_with_its_cure(write, encoding):
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(write("method: lora\n# 微调\n".encode(encoding)), [])
+    assert caught.value.message.endswith("recipe.yaml:1: not UTF-8 text")
+    assert caught.value.hint == "a file in UTF-16: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("train:\n\tseed: 3\n", 2), ("train:\n  seed: 1\n\tepochs: 1\n", 3), ("\tseed: 1\n", 1)],
+)
+def test_a_tab_is_named_with_its_cure(write, text, line):
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(write(text), [])
+    assert f"recipe.yaml:{line}: found character '\\t'" in caught.value.message
+    assert caught.value.hint == "YAML indents with blanks, never with tabs: expand -t 2 OLD > NEW"
+    assert load_recipe(write("train:\n  seed: 3\t# tabs elsewhere are read\n"), GIVEN)["train"]["seed"] == 3
 
 
 def test_a_missing_file_names_its_neighbours():
