@@ -127,7 +127,7 @@ def _read_file(path: Path, problems: list[str]) -> list[_Entry]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         cure = (
-            "YAML indents with blanks, never with tabs: expand -t 2 OLD > NEW"
+            "YAML takes blanks where this has a tab: expand -t 2 OLD > NEW"
             if r"'\t'" in str(error.problem)
             else ""
         )

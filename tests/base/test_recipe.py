@@ -179,8 +179,7 @@ def test_a_tab_is_named_with_its_cure(write, text, line):
     with pytest.raises(ConfigError) as caught:
         load_recipe(write(text), [])
     assert f"recipe.yaml:{line}: found character '\\t'" in caught.value.message
-    assert caught.value.hint == "YAML indents with blanks, never with tabs: expand -t 2 OLD > NEW"
-    assert load_recipe(write("train:\n  seed: 3\t# tabs elsewhere are read\n"), GIVEN)["train"]["seed"] == 3
+    assert caught.value.hint == "YAML takes blanks where this has a tab: expand -t 2 OLD > NEW"
 
 
 def test_a_missing_file_names_its_neighbours():
