@@ -291,8 +291,9 @@ def count_loss(shape: ModelShape, recipe: Recipe, learnt: Learnt, size: int, tok
     inputs = 2 * tokens * shape.width * size
     if learnt.head or size == 4 or recipe.train.precision == "fp16":
         return inputs + numbers * (2 * size + 12)
-    # the last chunk is still there while the next one is made
-    return inputs + numbers * (size + (8 if tokens > rows else 4))
+    # logits, their copy in float32 (torch's log_softmax makes one of bf16, not of fp16) and its result; the last chunk is
+    # still there while the next one is made
+    return inputs + numbers * (size + (12 if tokens > rows else 8))
 
 
 def as_mapping(found: Estimate) -> Mapping[str, int]:

@@ -140,7 +140,7 @@ def test_more_tokens_need_more_and_checkpointing_less():
 
 def test_logits_stop_growing_with_the_first_chunk():
     large, larger = need(tokens=4096), need(tokens=4608)
-    assert large.logits > CHUNK_NUMBERS * 10 * 0.99
+    assert large.logits > CHUNK_NUMBERS * 14 * 0.99
     assert larger.logits - large.logits == 2 * 512 * 3584 * 2
 
 
@@ -191,3 +191,24 @@ def test_architectures():
     with pytest.raises(UsageError) as caught:
         make_shape({"model_type": "llama"})
     assert caught.value.message.count("expected a whole number") == 5
+
+
+#: GiB of torch.cuda.max_memory_allocated on one H200 (torch 2.11, bf16, varlen attention, liger's kernels, not compiled),
+#: as ``python -m bench.estimate`` measured them: model, method, at 8,192 and at 2,048 tokens
+MEASURED = [
+    ("Qwen2.5-1.5B", "full", 47.00, 32.76),
+    ("Qwen2.5-1.5B", "lora", 19.23, 8.41),
+    ("Qwen2.5-1.5B", "freeze", 7.31, 6.40),
+    ("Qwen2.5-0.5B", "full", 19.28, 12.48),
+    ("Qwen2.5-0.5B", "lora", 9.75, 4.58),
+    ("Qwen2.5-0.5B", "freeze", 3.87, 3.36),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "long", "short"), MEASURED)
+def test_what_a_card_needed(name: str, method: str, long: float, short: float) -> None:
+    for tokens, measured in ((8192, long), (2048, short)):
+        found = (
+            need(name, tokens=tokens, method=method, data={"path": "/d", "max_length": 512}).allocated / GIB
+        )
+        assert 0.95 <= found / measured <= 1.15, f"{tokens} tokens: {found:.2f} GiB, measured {measured}"
