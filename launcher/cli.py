@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from launcher import __version__
 from launcher.base.errors import LauncherError
 
 TYPE_CHECKING = False  # typing's own takes longer to import than all of this
 if TYPE_CHECKING:
+    from types import FrameType
+
     import click
 
 #: verb -> (module, name of its click command, one line of help); loaded only when used
@@ -45,10 +48,19 @@ VERBS = {
 }
 
 
+class _StoppedEarly(BaseException):
+    """SIGTERM or SIGHUP before a verb has its own handling: like KeyboardInterrupt, nothing on the way may catch it."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; no user's mistake ends in a traceback."""
+    put_back = _hear_stops()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
+    except _StoppedEarly as stop:
+        number = int(stop.args[0])
+        sys.stderr.write(f"dcu-launch: error: stopped by {signal.Signals(number).name}\n")
+        return 128 + number
     except LauncherError as error:
         _tell(error)
         return error.exit_code
@@ -62,6 +74,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(traceback.format_exc())
         sys.stderr.write("dcu-launch: internal error: this is a bug, please report it with the lines above\n")
         return 70
+    finally:
+        put_back()
+
+
+def _hear_stops() -> Callable[[], None]:
+    """Have SIGTERM and SIGHUP end this program with a word, where they are not ignored; returns what undoes it."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # schedulers send it again and again
+        raise _StoppedEarly(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # a handler of somebody's own is one of a program that calls this function
+    ours = [number for number, handler in before.items() if handler == signal.SIG_DFL]
+    try:
+        for number in ours:
+            signal.signal(number, stop)
+    except ValueError:  # not in the main thread
+        ours = []
+
+    def put_back() -> None:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+    return put_back
 
 
 def _run(words: list[str]) -> int:

@@ -33,15 +33,17 @@ def start(lab: Lab, folder: Path, where: str, program: str, *words: str, **optio
 # ---- before ranks are up
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after_s", [0.2, 0.5, 0.9])
-def test_at_the_very_start(lab: Lab, lab_path: Path, after_s: float) -> None:
+def test_at_the_very_start(lab: Lab, lab_path: Path, after_s: float, number: signal.Signals) -> None:
     """Imports, reading of files, connecting, asking: at every one of these moments."""
     run = FaultyRun(lab, lab_path, ASLEEP)
     time.sleep(after_s)
-    run.signal(signal.SIGINT)
+    run.signal(number)
     code, _ = run.wait_end(SOON_S)
-    in_python_itself = code != 130  # before it ran a line of ours
+    in_python_itself = code != STOPS[number]  # before it ran a line of ours
     assert "/launcher/" not in run.said() if in_python_itself else "Traceback" not in run.said()
+    assert in_python_itself or number == signal.SIGINT or "dcu-launch: error: stopped " in run.said()
 
 
 @pytest.mark.parametrize("number", STOPS)
