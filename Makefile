@@ -5,6 +5,8 @@
 #   make check   ruff, mypy, import-linter, codespell
 #   make bench   measure what the documentation promises
 #   make soak    the long repetitions
+#   make lane-old      training on the oldest transformers, peft, accelerate and datasets; a part of make test
+#   make lane-torch24  training on torch 2.4 as well (Python 3.10, 5.5 GB)
 #
 # PYTHON=python3.12 picks the interpreter of the virtual environment; TORCH="..." what pip installs where no torch is.
 # PYTEST="-k name" adds words to pytest's.
@@ -13,7 +15,11 @@ VENV := .venv
 RUN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench soak setup lab browser clean
+# smoke, equality, packing, and that packed rows do not leak
+LANE_TESTS := tests/commands/test_smoke.py tests/train/test_equality.py tests/train/test_pack.py tests/train/test_loss.py \
+	tests/train/test_speed.py tests/train/test_methods.py
+
+.PHONY: demo test check bench soak setup lab browser clean lane-old lane-torch24
 .DEFAULT_GOAL := check
 
 setup: $(VENV)/.ready
@@ -31,8 +37,22 @@ browser:
 demo: setup
 	@$(RUN)/python examples/demo.py
 
-test: setup lab
+test: setup lab lane-old
 	@$(RUN)/python -m pytest $(PYTEST)
+
+$(VENV)-oldest/.ready: tests/lanes/oldest.txt scripts/make-lane $(VENV)/.ready
+	@scripts/make-lane oldest $(VENV)-oldest
+	@touch $@
+
+$(VENV)-torch24/.ready: tests/lanes/oldest.txt tests/lanes/torch24.txt scripts/make-lane
+	@scripts/make-lane torch24 $(VENV)-torch24
+	@touch $@
+
+lane-old: $(VENV)-oldest/.ready
+	@$(VENV)-oldest/bin/python -m pytest $(LANE_TESTS)
+
+lane-torch24: $(VENV)-torch24/.ready
+	@$(VENV)-torch24/bin/python -m pytest $(LANE_TESTS) tests/train/test_zero.py tests/train/test_features.py
 
 soak: setup lab browser
 	@$(RUN)/python -m pytest -m soak $(PYTEST)
@@ -49,4 +69,4 @@ check: setup
 	@echo "check: all is well"
 
 clean:
-	rm -rf $(VENV) .work .lab .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-torch24 .work .lab .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

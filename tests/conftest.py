@@ -11,6 +11,7 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "OMP_NUM_THREADS": "1",
         # made once and kept: matplotlib's list of fonts, DeepSpeed's compiled parts
         "MPLCONFIGDIR": str(cache / "matplotlib"),
-        "TORCH_EXTENSIONS_DIR": str(cache / "torch-extensions"),
+        # each environment's own (.venv-oldest: a lane): they are built against its torch
+        "TORCH_EXTENSIONS_DIR": str(cache / f"torch-extensions{Path(sys.prefix).name.removeprefix('.venv')}"),
     }
 
 

@@ -185,9 +185,12 @@ def _figures(recipe: Recipe, data: RunData, tuned: Tuned, meter: Meter | None) -
     batch_size, num_rows = recipe.train.global_batch_size, len(data.train.rows)
     steps = range(1, 1 + min(steps_per_epoch(num_rows, batch_size), max(1, 1000 // batch_size)))
     drawn = [row for step in steps for row in rows_of_step(step, num_rows, batch_size, recipe.train.seed)]
+    embeddings = tuned.causal.get_input_embeddings()
+    # where they learn whole beside an adapter peft wraps them, and older ones of it pass no attribute on
+    embeddings = getattr(embeddings, "original_module", embeddings)
     return {
         **data.facts,
-        "vocab_size": tuned.causal.get_input_embeddings().num_embeddings,
+        "vocab_size": embeddings.num_embeddings,
         "rows": num_rows,
         "eval_rows": len(data.eval.rows),
         "file_order_share": measure_order(drawn),

@@ -103,7 +103,7 @@ def import_stack() -> None:
     if not any(map(os.path.exists, CARD_FILES)):
         # where DeepSpeed is installed, peft and accelerate load it, and it would say so on stdout
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    import torch  # noqa: F401, I001
+    import torch._dynamo  # noqa: F401, I001  # the first optimizer loads it, 1.5 s; newer transformers do it here anyway
     import accelerate  # noqa: F401
     import transformers
     import peft  # noqa: F401

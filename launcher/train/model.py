@@ -11,6 +11,7 @@ from typing import Any
 from launcher.base.config import Recipe
 from launcher.base.errors import ConfigError
 from launcher.train.data import demo_file, resolve_data_path
+from launcher.train.features import dtype_word
 
 #: files of a model folder that belong to its tokenizer
 TOKENIZER_FILES = (
@@ -137,18 +138,10 @@ def load_model(recipe: Recipe, config: Any, dtype: Any, attention: str) -> Any:
     try:
         return AutoModelForCausalLM.from_pretrained(
             recipe.model.path, config=config, attn_implementation=attention,
-            trust_remote_code=recipe.model.trust_remote_code, **{_dtype_key(): dtype},
+            trust_remote_code=recipe.model.trust_remote_code, **{dtype_word(): dtype},
         )  # fmt: skip
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"model.path: {recipe.model.path}: {_first_line(error)}") from error
-
-
-def _dtype_key() -> str:
-    """transformers 4.56 renamed torch_dtype and warns of the old word."""
-    import transformers
-
-    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
-    return "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
 
 
 def _first_line(error: BaseException) -> str:

@@ -109,7 +109,7 @@ def compile_blocks(causal: Any) -> None:
     """Compile each decoder block with static shapes; their code is one, so that it is compiled once a shape."""
     import torch
 
-    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+    limit = "recompile_limit" if has_feature("recompile_limit") else "cache_size_limit"
     setattr(torch._dynamo.config, limit, 64)  # lengths, training and evaluating, first and later blocks
     for block in decoder_layers(causal)[1]:
         block.compile(dynamic=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from launcher.train.features import FEATURES, adamw_options, has_feature, torch_version
-from tests.train.tiny import recipe
+from launcher.train.features import FEATURES, adamw_options, has_feature, major_minor
+from tests.train.tiny import ROOT, recipe
 
 pytestmark = pytest.mark.train
 
@@ -20,7 +22,33 @@ pytestmark = pytest.mark.train
     ],
 )
 def test_versions_compare_as_numbers(text, expected):
-    assert torch_version(text) == expected
+    assert major_minor(text) == expected
+
+
+def test_versions_are_compared_in_one_place():
+    """Elsewhere they are only told."""
+    told = {"collectives.py", "order.py", "precision.py", "torch_facts.py"}
+    sources = {
+        file.name: file.read_text(encoding="utf-8") for file in (ROOT / "launcher" / "train").rglob("*.py")
+    }
+    assert {name for name, text in sources.items() if "__version__" in text} == told | {"features.py"}
+    for name, text in sources.items():
+        words = {
+            node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+            for node in ast.walk(ast.parse(text))
+        }
+        assert not words & {"Version", "LooseVersion", "parse_version", "is_torch_greater_or_equal"}, name
+        compared = [ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare)]
+        assert name == "features.py" or "__version__" not in " ".join(compared), name
+
+
+def test_each_feature_says_what_is_done_without_it():
+    listed = {feature.name: (feature.package, feature.first) for feature in FEATURES}
+    assert listed == {
+        "dtype_word": ("transformers", (4, 56)), "fused_adamw_cpu": ("torch", (2, 4)), "fused_rms_norm": ("torch", (2, 8)),
+        "module_compile": ("torch", (2, 5)), "recompile_limit": ("torch", (2, 6)),
+    }  # fmt: skip
+    assert all(feature.fallback for feature in FEATURES)
 
 
 def test_a_masked_feature_is_not_there(monkeypatch):
