@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import subprocess
+import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import importer, network, process_tree
@@ -17,6 +19,8 @@ IMPORTER_PROGRAM = (
 )
 #: less than the head's patience with a node that says nothing
 FORK_LIMIT_S = 8.0
+#: between the end of its socket and that of itself
+END_LIMIT_S = 0.5
 
 
 class ImportProcess:
@@ -71,6 +75,7 @@ class ImportProcess:
         self.is_ready = False
         self.hosts_store = False
         self._store: Optional[process_tree.ProcessId] = None
+        self._end = ""
         self._home = home
         importer.send_with_descriptors(ours, {"kind": "import", "modules": message.get("modules", [])}, [])
 
@@ -86,7 +91,11 @@ class ImportProcess:
     def fork(
         self, order: Dict[str, Any], variables: Dict[str, str], port: Optional[network.MasterPort]
     ) -> Tuple[List[RankProcess], str]:
-        """The forked ranks and an empty text, or no rank and the reason."""
+        """The forked ranks and an empty text, or no rank and the reason.
+
+        Raises:
+            OSError: the ranks of all nodes were told that a store is hosted here, and nobody can host it any more.
+        """
         message: Dict[str, Any] = {
             "kind": "fork", "workdir": order["workdir"], "home": self._home, "target": order["target"], "ranks": [],
         }  # fmt: skip
@@ -119,7 +128,11 @@ class ImportProcess:
                 os.close(reading)
                 if ours is not None:
                     ours.close()
-            return [], str((answer or {}).get("reason", "the import process ended"))
+            reason = str((answer or {}).get("reason") or "the import process ended" + self._find_end())
+            if order.get("host_store") and not self.hosts_store:
+                why = "%s, which was to host the store where all ranks meet" % reason
+                raise OSError(errno.ECHILD, why, "--start fork")
+            return [], reason
         return [self._take(order, part, pids[str(part[0]["rank"])]) for part in parts], ""
 
     def _ask(self, message: Dict[str, Any], given: List[int]) -> Optional[Dict[str, Any]]:
@@ -128,6 +141,7 @@ class ImportProcess:
             self.socket.settimeout(FORK_LIMIT_S)
             return importer.receive_with_descriptors(self.socket)[0]
         except socket.timeout:
+            process_tree.send_signal((self.pid, self._started), signal.SIGKILL)  # else it might fork them yet
             return {"reason": "the import process does not answer"}
         except OSError:
             return None
@@ -141,13 +155,45 @@ class ImportProcess:
         path = log_path(order, which["rank"])
         return RankProcess(which["rank"], which["local_rank"], pid, started, reading, channel, path)
 
+    def _find_end(self) -> str:
+        deadline = time.monotonic() + END_LIMIT_S
+        while not self._end and time.monotonic() < deadline:
+            try:
+                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                break
+            if ended is not None:
+                is_code = ended.si_code == os.CLD_EXITED
+                self._end = _describe_end(ended.si_status if is_code else -ended.si_status)
+            time.sleep(0.005)
+        return self._end
+
+    def note_end(self, pid: int, status: int) -> str:
+        """Take the end of a child of the agent that is no rank; returns what is to be told if the store was in it."""
+        if pid == self.pid:
+            self._end = _describe_end(status)
+        hosts = self._store[0] == pid if self._store is not None else self.hosts_store and pid == self.pid
+        text = "the process that hosts the store where ranks meet ended%s: ranks may fail or hang for it"
+        return text % _describe_end(status) if hosts else ""
+
     def end_store(self) -> None:
         """End the rendezvous store, which nobody needs once the ranks are gone."""
         if self._store is not None:
             process_tree.send_signal(self._store, signal.SIGKILL)
             self._store = None
+        self.hosts_store = False
 
     def close(self) -> None:
         """End the import process; the ranks forked from it are not its children any more."""
         self.socket.close()
         process_tree.send_signal((self.pid, self._started), signal.SIGKILL)
+
+
+def _describe_end(status: int) -> str:
+    """``(exit code 9)`` or ``(SIGKILL)``."""
+    if status >= 0:
+        return " (exit code %d)" % status
+    try:
+        return " (%s)" % signal.Signals(-status).name
+    except ValueError:
+        return " (signal %d)" % -status

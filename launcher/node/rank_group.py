@@ -212,6 +212,10 @@ class RankGroup:
             rank = by_pid.pop(pid, None)
             if rank is not None:
                 self._end_rank(rank, exit_status(status))
+            elif pid and self._importer is not None:
+                text = self._importer.note_end(pid, exit_status(status))
+                if text and not self._stopping:
+                    self._tell_event(self._order["ranks"][0]["rank"], "warning", text)
             if only_ranks or not pid:
                 left.pop()
         for rank in by_pid.values():

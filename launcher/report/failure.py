@@ -16,6 +16,8 @@ from launcher.report.error_text import ErrorText, find_error, last_lines
 from launcher.report.fold import format_ranks
 from launcher.report.known_errors import KNOWN_SIGNALS, find_known
 
+#: what an agent says for a rank that it could not start; such a one has no log
+NOT_STARTED = 127
 #: kinds of follow-on errors listed at most
 MAX_GROUPS = 6
 #: hosts named in a line at most
@@ -110,6 +112,8 @@ def _summarize(end: RankExit, error: ErrorText | None) -> str:
     else:
         how = "no exit code" if end.code is None else f"exit code {end.code}"
     if error is None:
+        if end.code == NOT_STARTED and not end.log_path:
+            return "not started"
         said = last_lines(end.tail, 1) if end.code == 1 else []  # as sys.exit("why") leaves it
         return f"{how}; last line: {said[0]}" if said else how
     # closing the process group in a finally block fails too, and hides what was raised first

@@ -27,6 +27,11 @@ class KnownError:
 #: the first that matches counts: exact ones stand above general ones
 KNOWN_ERRORS = (
     KnownError(
+        r"--start fork: the import process .* was to host the store",
+        "the process that imports the training stack once for all ranks of a node is gone (memory, or a broken library)",
+        "--start spawn has each rank import it, and shows what it dies of",
+    ),
+    KnownError(
         r"symbol roctracer_next_record, version HIP not defined",
         "another DTK is loaded than torch was built for, or this is a login node",
         "load the DTK that torch's version names (+das...dtkNNNN), on a compute node",

@@ -415,7 +415,10 @@ def test_ranks_are_spawned_when_the_import_process_dies_or_is_not_fit(tmp_path: 
     (tmp_path / "threads.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
-    for module, why in (("dies", "the import process ended"), ("threads", "2 threads run after the import")):
+    for module, why in (
+        ("dies", "the import process ended (exit code 9)"),
+        ("threads", "2 threads run after the import"),
+    ):
         with open_head(tmp_path, env={"PYTHONPATH": str(tmp_path)}) as head:
             head.prepare(start="fork", modules=[module])
             head.order("print('ran', flush=True)", start="fork")
@@ -424,6 +427,54 @@ def test_ranks_are_spawned_when_the_import_process_dies_or_is_not_fit(tmp_path: 
             (note,) = head.all_of("event")
             assert note["event"]["data"]["message"] == f"ranks start as processes of their own: {why}"
             assert head.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "how"),
+    [("os._exit(9)", "(exit code 9)"), ("os.kill(os.getpid(), 9)", "(SIGKILL)")],
+)
+def test_an_import_process_that_dies_with_the_store_is_told_at_once(
+    tmp_path: Path, module: str, how: str
+) -> None:
+    """Ranks of other nodes were told to meet there: ranks started here on their own would wait with them."""
+    (tmp_path / "dies.py").write_text(f"import os\n{module}\n")
+    with open_head(tmp_path, env={"PYTHONPATH": str(tmp_path)}) as head:
+        head.prepare(start="fork", modules=["dies"])
+        head.send("listen", port=0)
+        head.wait_for("listening")
+        time.sleep(0.5)  # it is gone before the order, and reaped
+        head.order("print('ran', flush=True)", start="fork", host_store=True, wait=False)
+        fault = head.wait_for("fault", within_s=SLACK_S)
+        head.wait_for("stopped")
+        assert fault["rank"] == 0
+        assert fault["error"] == (
+            f"--start fork: the import process ended {how}, which was to host the store where all ranks meet"
+        )
+        assert head.output == {}
+        assert head.end() == 0
+
+
+def test_a_store_that_dies_under_running_ranks_is_told(tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("class cuda:\n    is_initialized = staticmethod(lambda: False)\n")
+    (package / "distributed.py").write_text("def TCPStore(*_, **__):\n    return 1\n")
+    with open_head(tmp_path, env={"PYTHONPATH": str(tmp_path)}) as head:
+        head.prepare(start="fork", modules=["torch"])
+        head.send("listen", port=0)
+        head.wait_for("listening")
+        before = set(list_children(head.agent))
+        ranks = set(head.order(SLEEP, start="fork", host_store=True)["pids"].values())
+        (store,) = set(list_children(head.agent)) - before - ranks
+        os.kill(store, signal.SIGKILL)
+        told = head.wait_for("event", within_s=SLACK_S)["event"]
+        assert (told["kind"], told["data"]["message"]) == (
+            "warning",
+            "the process that hosts the store where ranks meet ended (SIGKILL): ranks may fail or hang for it",
+        )
+        head.send("stop", how="broken", grace=0.0)
+        head.wait_for("stopped")
+        assert head.end() == 0
 
 
 # ---- the lease

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -42,6 +43,32 @@ def test_ranks_meet_at_a_store_of_an_import_process_that_cannot_be_forked(lab, l
     assert (
         "ranks start as processes of their own: 2 threads run after the import" in done.stdout + done.stderr
     )
+
+
+def test_an_import_process_that_dies_on_the_first_node_is_told_at_once(lab, lab_path):
+    """Ranks of the second host would wait at its store until --start-timeout."""
+    names = lab.up(2)
+    (lab_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"if 'launcher.node.importer' in ' '.join(sys.orig_argv) and os.uname().nodename == {names[0]!r}:\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    words = ["--hosts", write_hosts(lab_path, names), "--run-dir", "run", "--start", "fork", "--env",
+             f"PYTHONPATH={lab_path}", str(EXAMPLES / "allreduce.py")]  # fmt: skip
+    begun = time.monotonic()
+    done = lab.launch(words, cwd=lab_path, timeout=60)
+    assert time.monotonic() - begun < 20
+    assert done.returncode == 127, done.stdout + done.stderr
+    assert f"rank 0 on {names[0]} failed: not started\n" in done.stderr
+    assert "--start fork: the import process ended (SIGKILL), which was to host the store" in done.stderr
+    assert "hint: the process that imports the training stack once" in done.stderr
+    assert "--start spawn has each rank import it" in done.stderr
+    summary = json.loads((lab_path / "run" / "summary.json").read_text())
+    assert {key: summary[key] for key in ("exit", "origin", "kind", "host", "rank")} == {
+        "exit": 127, "origin": "rank", "kind": "rank_failed", "host": names[0], "rank": 0,
+    }  # fmt: skip
+    for host in (1, 2):
+        lab.wait_gone(host, within_s=6)
 
 
 def test_an_accelerate_script_is_one_world_on_cpu(lab, lab_path):
