@@ -29,7 +29,12 @@ _VENDOR, _CARD_IDS = "0x1d94", ("0x5", "0x6")
 
 
 def find_driver(root: str = "") -> Dict[str, Any]:
-    """``module`` (hycu, hydcu, amdgpu, nvidia or None), ``version``, ``loaded``, ``nodes``, ``hyhal``, ``pci_cards``."""
+    """The kernel's part and the driver's user part.
+
+    Returns:
+        ``module`` (hycu, hydcu, amdgpu, nvidia or None), ``version``, ``loaded``, ``nodes``, ``hyhal``,
+        ``hyhal_libraries``, ``pci_cards``.
+    """
     found: Dict[str, Any] = {"module": None, "version": None, "loaded": False}
     for module in (*MODULES, "amdgpu"):
         folder = "%s/sys/module/%s" % (root, module)
@@ -45,6 +50,9 @@ def find_driver(root: str = "") -> Dict[str, Any]:
             found.update(module="nvidia", version=version, loaded=True)
     found["nodes"] = {node: _openable(root + node) for node in DEVICE_NODES}
     found["hyhal"] = next((folder for folder in HYHAL_FOLDERS if os.path.isdir(root + folder)), None)
+    found["hyhal_libraries"] = bool(
+        found["hyhal"] and any(os.path.isdir(root + found["hyhal"] + name) for name in ("/lib", "/lib64"))
+    )
     found["pci_cards"] = _count_pci(root)
     return found
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # typing is not loaded on nodes, see ``agent``
 HASHED_BYTES = 8 * 1024 * 1024
 #: of a folder that changes while it is read, or holds a data set
 MAX_ENTRIES = 5000
+#: of a folder with at most so many files each is told, so that the head can say which of them differ
+TOLD_ENTRIES = 64
 #: variables that must be the same on all nodes, or tell why something fails
 SHOWN_PREFIXES = (
     "NCCL_",
@@ -147,9 +149,11 @@ def _digest_folder(path: str) -> str:
         folders[:] = [] if depth >= 1 else sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             whole = os.path.join(folder, name)
-            content = _digest_file(whole) if name == "config.json" else "%d" % os.path.getsize(whole)
-            lines.append("%s %s" % (os.path.relpath(whole, path), content))
+            content = _digest_file(whole) if name == "config.json" else "%d bytes" % os.path.getsize(whole)
+            lines.append("%s | %s" % (os.path.relpath(whole, path).replace("\n", "\\n"), content))
         if len(lines) > MAX_ENTRIES:
             break
-    digest = _sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
-    return "%d files %s" % (len(lines), digest)
+    text = "\n".join(sorted(lines))
+    if 0 < len(lines) <= TOLD_ENTRIES:
+        return text
+    return "%d files %s" % (len(lines), _sha256(text.encode("utf-8", "surrogateescape")))

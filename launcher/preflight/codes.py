@@ -94,6 +94,9 @@ CODES = {
     "HYHAL_MISSING": Code(
         ERROR, "install the driver's user part; in a container mount it: -v /opt/hyhal:/opt/hyhal:ro"
     ),
+    "CARD_TOOL_MISSING": Code(
+        WARNING, "install the driver's user part; in a container mount it: -v /opt/hyhal:/opt/hyhal:ro"
+    ),
     "CARD_TOOL_SILENT": Code(WARNING, "run hy-smi there by hand; a driver that hangs shows in dmesg"),
     "CARD_LOST": Code(WARNING, "look into dmesg for that card; reboot the node, or exclude it"),
     "CARD_NEEDS_NEWER_STACK": Code(ERROR, "install a driver and DTK that know this card"),

@@ -28,7 +28,7 @@ class Driver:
         module: hycu, hydcu, amdgpu or nvidia; None where none is loaded.
         loaded: whether it is; None: unknown.
         nodes: device file -> ``ok``, ``denied`` or ``missing``.
-        hyhal: folder of the driver's user part.
+        hyhal: folder of the driver's user part; ``hyhal_libraries``: whether it has any, None: unknown.
         pci_cards: DCUs on the bus, driver or not.
     """
 
@@ -38,6 +38,7 @@ class Driver:
     nodes: Mapping[str, str] = field(default_factory=empty)
     hyhal: str | None = None
     hyhal_known: bool = False
+    hyhal_libraries: bool | None = None
     pci_cards: int | None = None
 
 
@@ -167,6 +168,7 @@ def read_driver(message: Message) -> Driver:
         nodes=MappingProxyType(dict(found.get("nodes") or {})),
         hyhal=found.get("hyhal"),
         hyhal_known="hyhal" in found,
+        hyhal_libraries=found.get("hyhal_libraries"),
         pci_cards=found.get("pci_cards"),
     )
 

@@ -36,6 +36,7 @@ class NodeReport:
         variables: of the ranks' environment, those that decide how they talk to cards and each other.
         holders: kind of library (rccl, hip) -> folders of LD_LIBRARY_PATH that hold one, in its order.
         card_counts: cards by who was asked: kernel, smi, rocminfo.
+        card_tool: whether hy-smi, or an older DTK's rocm-smi, is installed; None: unknown.
         card_tool_error: why hy-smi has no answer, where it is installed.
         processes: who uses cards; None: unknown.
         caches: folder of compiled kernels -> when it was last written to.
@@ -75,6 +76,7 @@ class NodeReport:
     holders: Mapping[str, tuple[str, ...]] = field(default_factory=empty)
     cards: tuple[Card, ...] = ()
     card_counts: Mapping[str, int] = field(default_factory=empty)
+    card_tool: bool | None = None
     card_tool_error: str = ""
     processes: tuple[Mapping[str, Any], ...] | None = None
     caches: Mapping[str, float] = field(default_factory=empty)
@@ -151,6 +153,7 @@ def _read_stack(message: Mapping[str, Any]) -> dict[str, Any]:
         "holders": MappingProxyType({kind: tuple(folders) for kind, folders in holders.items()}),
         "cards": facts.read_cards(message),
         "card_counts": MappingProxyType(dict(cards.get("counts") or {})),
+        "card_tool": "table" in cards["asked"] if isinstance(cards.get("asked"), Mapping) else None,
         "card_tool_error": str((cards.get("asked") or {}).get("table") or ""),
         "processes": None if processes is None else tuple(processes),
         "caches": MappingProxyType(dict(message.get("caches") or {})),

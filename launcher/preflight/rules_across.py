@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from launcher.base.variable import DCU_DEFAULTS
+from launcher.hosts.target import fold_names
 from launcher.preflight.comparison import (
     ABSENT,
     COMPARED_PACKAGES,
@@ -23,6 +24,8 @@ from launcher.preflight.finding import Finding, Wanted, make_finding
 from launcher.preflight.report import NodeReport
 
 CLOCK_LIMIT_S = 2.0
+#: of a folder that differs, so many are named
+MAX_FILES = 3
 _LIBRARIES = ("hip", "rccl", "nccl")
 EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "DRIVER_TOO_OLD": ("driver",),
@@ -48,6 +51,11 @@ EXPLAINED: Mapping[str, tuple[str, ...]] = {
     "PYTHON_TOO_OLD": ("python", *COMPARED_PACKAGES),
     "PYTHON_TAG_MISMATCH": ("python", "torch"),
     "STACK_MISSING": COMPARED_PACKAGES,
+}
+#: fields whose differences have a cure of their own
+CURES: Mapping[str, str] = {
+    "iommu": "where transfers between cards or nodes are slow or hang there: boot it with iommu=pt, as the others",
+    "numa_balancing": "sysctl kernel.numa_balancing=0 on all nodes; balancing moves memory away from its card",
 }
 #: variables whose values belong to one node
 _OWN = (
@@ -93,14 +101,30 @@ def _tell(result: Comparison, reports: Sequence[NodeReport], earlier: Sequence[F
         f"{reports[index].host} has {_with_path(result, reports, index)}" for index in others[:8]
     )
     more = f" and {len(others) - 8} more" if len(others) > 8 else ""
-    text = f"{result.field.label} is {result.majority} on most nodes, but {parts}{more}"
-    return [make_finding(result.field.code, hosts, text, level=result.field.level)]
+    text = f"{result.field.label} is {result.majority} on {_name_holders(result, reports)}, but {parts}{more}"
+    cure = CURES.get(result.field.key, "")
+    return [make_finding(result.field.code, hosts, text, level=result.field.level, cure=cure)]
+
+
+def _name_holders(result: Comparison, reports: Sequence[NodeReport]) -> str:
+    """Who has the majority's value: of two halves none is the majority, so its nodes are named."""
+    holders = [
+        report.host
+        for report, value in zip(reports, result.values, strict=True)
+        if value == result.majority and value is not None
+    ]
+    known = sum(value is not None for value in result.values)
+    return "most nodes" if 2 * len(holders) > known else fold_names(holders)
 
 
 def _with_path(result: Comparison, reports: Sequence[NodeReport], index: int) -> str:
-    value = str(result.values[index])
-    library = reports[index].libraries.get(result.field.key)
-    return f"{value} ({library.path})" if library and library.path else value
+    """The value, and for a library the file that has it: the one in memory, else the one that would be loaded."""
+    value, report = str(result.values[index]), reports[index]
+    library = report.libraries.get(result.field.key)
+    path = library.path if library else None
+    if result.field.key == "rccl" and report.torch.loaded_nccl:
+        path = report.torch.loaded_path
+    return f"{value} ({path})" if path else value
 
 
 def _environments(reports: Sequence[NodeReport]) -> list[Finding]:
@@ -120,7 +144,8 @@ def _environments(reports: Sequence[NodeReport]) -> list[Finding]:
         if result.state != SAME:
             hosts = tuple(reports[index].host for index in result.others)
             values = ", ".join(sorted({str(result.values[index]) for index in result.others}))
-            findings[hosts].append(f"{name} is {result.majority} on most nodes, {values} there")
+            usual = _name_holders(result, reports)
+            findings[hosts].append(f"{name} is {result.majority} on {usual}, {values} there")
     return [
         make_finding("ENVIRONMENT_DIFFERS", hosts, f"{', '.join(hosts)}: {'; '.join(texts)}")
         for hosts, texts in findings.items()
@@ -134,9 +159,29 @@ def _files(reports: Sequence[NodeReport]) -> list[Finding]:
         result = compare(Field(path, path, lambda report, path=path: report.digests.get(path)), reports)  # type: ignore[misc]
         hosts = [reports[index].host for index in result.others]
         if hosts:
-            text = f"{path} on {', '.join(hosts)} is not what most nodes have"
-            found.append(make_finding("FILES_DIFFER", hosts, text))
+            usual, first = _name_holders(result, reports), result.values[result.others[0]]
+            text = f"{path} on {fold_names(hosts)} is not what {usual} {'have' if usual == 'most nodes' else 'has'}"
+            what = _tell_files(str(first), str(result.majority))
+            found.append(make_finding("FILES_DIFFER", hosts, f"{text}: {what}" if what else text))
     return found
+
+
+def _tell_files(here: str, usual: str) -> str:
+    """In what a folder, or a large file, is another; nothing where contents alone differ."""
+    if " | " not in here or " | " not in usual:
+        return f"{here}, not {usual}" if here.endswith(" bytes") and usual.endswith(" bytes") else ""
+    found, wanted = (dict(line.rsplit(" | ", 1) for line in text.split("\n")) for text in (here, usual))
+    parts = []
+    for name in sorted({*found, *wanted}):
+        if name not in found or name not in wanted:
+            parts.append(f"{name} is {'missing' if name in wanted else 'there alone'}")
+        elif found[name] != wanted[name]:
+            sizes = found[name].endswith(" bytes") and wanted[name].endswith(" bytes")
+            parts.append(
+                f"{name} has {found[name]}, not {wanted[name]}" if sizes else f"{name} has another content"
+            )
+    more = f" and {len(parts) - MAX_FILES} more" if len(parts) > MAX_FILES else ""
+    return ", ".join(parts[:MAX_FILES]) + more
 
 
 def _clocks(reports: Sequence[NodeReport]) -> list[Finding]:

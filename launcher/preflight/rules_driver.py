@@ -31,10 +31,21 @@ def driver_ready(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]
             found.append(make_finding("DRIVER_VERSION_UNAVAILABLE", report.host, text))
         oldest = merge_tables(wanted.compat)["hyhal_from_dtk"]
         dtk = read_dtk(report.dtk.version or "") or oldest
-        if driver.hyhal_known and driver.hyhal is None and read_numbers(dtk) >= read_numbers(oldest):
-            text = f"{report.host}: neither /opt/hyhal nor /usr/local/hyhal is there, which torch needs since DTK {oldest}"
+        lacks = _lacking_hyhal(report)
+        if lacks and read_numbers(dtk) >= read_numbers(oldest):
+            text = f"{report.host}: {lacks}, which torch needs since DTK {oldest}"
             found.append(make_finding("HYHAL_MISSING", report.host, text))
     return found
+
+
+def _lacking_hyhal(report: NodeReport) -> str:
+    """What of the driver's user part is not there; nothing where all is, or where that is not known."""
+    driver = report.driver
+    if driver.hyhal_known and driver.hyhal is None:
+        return "neither /opt/hyhal nor /usr/local/hyhal is there"
+    if driver.hyhal and driver.hyhal_libraries is False:
+        return f"{driver.hyhal} is there without its libraries (lib)"
+    return ""
 
 
 def _device_files(report: NodeReport) -> list[Finding]:
@@ -108,7 +119,8 @@ def cards_suffice(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding
             why = ", ".join(f"{name}={value}" for name, value in report.visibility.items())
             more = max(report.card_counts.values(), default=0)
             lost = f" (hy-smi shows {more})" if more > report.card_count else ""
-            text = f"{report.host} shows {report.usable_cards} cards{lost}, the hostfile says {slots}"
+            shown = f"{report.usable_cards} card{'' if report.usable_cards == 1 else 's'}"
+            text = f"{report.host} shows {shown}{lost}, the hostfile says {slots}"
             text += f" ({why})" if why else ""
             found.append(make_finding("FEWER_CARDS_THAN_SLOTS", report.host, text))
     return found
@@ -152,6 +164,9 @@ def cards_present(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding
         if report.card_tool_error:
             text = f"{report.host}: hy-smi: {report.card_tool_error}"
             found.append(make_finding("CARD_TOOL_SILENT", report.host, text))
+        if report.card_tool is False and report.card_kind == "dcu" and not _lacking_hyhal(report):
+            text = f"{report.host}: neither hy-smi (/opt/hyhal/bin, PATH) nor rocm-smi is there: who uses the cards is unknown"
+            found.append(make_finding("CARD_TOOL_MISSING", report.host, text))
         counts = report.card_counts
         if len(set(counts.values())) < 2 or (slots or 0) > (report.usable_cards or 0):
             continue

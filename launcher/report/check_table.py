@@ -123,16 +123,16 @@ def _findings(
 ) -> list[str]:
     """Each finding once; the same words for several hosts are folded, and a cure stands below the last that it cures."""
     lines: list[str] = []
+    counts = dict.fromkeys(("error", "warning", "note"), 0)
     for code, level in dict.fromkeys((finding.code, finding.level) for finding in findings):
         same = [finding for finding in findings if (finding.code, finding.level) == (code, level)]
         passed = " (allowed)" if code in allowed and level == "error" else ""
-        lines += [f"{paint(level, level)} {code}{passed}: {message}" for message in fold_messages(same)]
+        messages = fold_messages(same)
+        counts[level] += len(messages)
+        lines += [f"{paint(level, level)} {code}{passed}: {message}" for message in messages]
         lines += [
             f"  cure: {cure}" for cure in dict.fromkeys(finding.cure for finding in same if finding.cure)
         ]
-    counts = {
-        level: sum(finding.level == level for finding in findings) for level in ("error", "warning", "note")
-    }
     told = ", ".join(f"{count} {level}{'s' if count > 1 else ''}" for level, count in counts.items() if count)
     last = "; ".join(filter(None, (told, absent))) or "all is well"
     return [*lines, *([""] if lines else []), last]

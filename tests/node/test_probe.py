@@ -41,7 +41,11 @@ def test_driver_and_device_nodes(node):
     found = probe_dtk.find_driver(str(node))
     assert (found["module"], found["version"], found["loaded"]) == ("hycu", "6.3.16-V1.1.0a", True)
     assert found["nodes"] == {"/dev/kfd": "ok", "/dev/mkfd": "missing", "/dev/dri": "ok"}
-    assert (found["hyhal"], found["pci_cards"]) == ("/opt/hyhal", 8)
+    assert (found["hyhal"], found["hyhal_libraries"], found["pci_cards"]) == ("/opt/hyhal", True, 8)
+    (node / "opt/hyhal/lib").rename(node / "opt/hyhal/lib64")
+    assert probe_dtk.find_driver(str(node))["hyhal_libraries"] is True
+    (node / "opt/hyhal/lib64").rename(node / "opt/hyhal/share")
+    assert probe_dtk.find_driver(str(node))["hyhal_libraries"] is False
 
 
 def test_a_node_without_anything(tmp_path):
@@ -188,7 +192,8 @@ def test_digests_tell_contents_apart(tmp_path):
     (tmp_path / "model" / "weights").write_bytes(b"x" * 100)
     first = probe_system.digest_paths(["a.py", "model", "none"], str(tmp_path))
     assert set(first) == {"a.py", "model"}
-    assert first["model"].startswith("2 files ")
+    lines = first["model"].split("\n")
+    assert (lines[0].startswith("config.json | sha256 "), lines[1]) == (True, "weights | 100 bytes")
     (tmp_path / "a.py").write_text("2")
     (tmp_path / "model" / "weights").write_bytes(b"x" * 99)
     second = probe_system.digest_paths(["a.py", "model"], str(tmp_path))
@@ -197,6 +202,9 @@ def test_digests_tell_contents_apart(tmp_path):
     (tmp_path / "model" / "weights").write_bytes(b"y" * 100)
     (tmp_path / "model" / "config.json").write_text("[]")
     assert probe_system.digest_paths(["model"], str(tmp_path))["model"] != first["model"]
+    for number in range(63):
+        (tmp_path / "model" / f"shard-{number}").touch()
+    assert probe_system.digest_paths(["model"], str(tmp_path))["model"].startswith("65 files ")
 
 
 def test_packages_without_importing_them(tmp_path):

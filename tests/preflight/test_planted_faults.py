@@ -69,6 +69,12 @@ FAULTS = {
         lambda dcu: dcu.plant(2, loaded=False, hyhal=True), "", "error", "HYCU_DRIVER_NOT_LOADED"),
     "no device file": (lambda dcu: dcu.plant(2, kfd=False), "", "error", "HCU_DEVICE_NODE_MISSING"),
     "no hyhal": (lambda dcu: dcu.plant(2, hyhal=False), "", "error", "HYHAL_MISSING"),
+    "hyhal without its libraries": (
+        lambda dcu: (dcu.plant(2), dcu.lab.run(2, ["rm", "-r", "/opt/hyhal/lib"], check=True)), "",
+        "error", "HYHAL_MISSING"),
+    "no hy-smi": (
+        lambda dcu: (dcu.plant(2), dcu.lab.run(2, ["rm", "/opt/hyhal/bin/hy-smi"], check=True)), "",
+        "warning", "CARD_TOOL_MISSING"),
     "variables that contradict": (
         None, "env.ROCR_VISIBLE_DEVICES=4,5 env.HIP_VISIBLE_DEVICES=4,5", "error", "VISIBILITY_CONTRADICTS"),
     "one visible card": (None, "env.HIP_VISIBLE_DEVICES=0", "error", "FEWER_CARDS_THAN_SLOTS"),
@@ -165,7 +171,9 @@ def test_the_table_folds_equal_nodes_and_marks_what_differs(dcu):
     assert re.search(r"^RCCL +2\.22\.3 +2\.19\.3 \*$", done.stdout, re.MULTILINE)
     assert re.search(r"^transformers +4\.51\.3 +4\.44\.2 \*$", done.stdout, re.MULTILINE)
     assert re.search(r"^DTK +25\.04\.2 +25\.04\.2$", done.stdout, re.MULTILINE)
-    assert f"error RCCL_DIFFERS: RCCL is 2.22.3 on most nodes, but {dcu.names[1]} has 2.19.3" in done.stdout
+    assert (
+        f"error RCCL_DIFFERS: RCCL is 2.22.3 on {dcu.names[0]}, but {dcu.names[1]} has 2.19.3" in done.stdout
+    )
     assert done.stdout.startswith(f"ranks would meet at {dcu.lab.address(1)} over eth0\n")
     assert "cure:" in done.stdout
     assert done.stdout.endswith("1 error, 1 warning\n")
