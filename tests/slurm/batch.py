@@ -17,6 +17,8 @@ if [ "$1" = show ]; then
     echo "   OverSubscribe=OK"
 else
     echo "$*" >>"{log}"
+    # as Slurm does: TERM for all processes of the start, maybe before the answer is here
+    {then}
     exit {code}
 fi
 """
@@ -28,15 +30,18 @@ class Batch:
     Args:
         folder: holds all files of it.
         refuses: whether scontrol refuses what it is asked.
+        is_late: whether Slurm ends the start before scontrol has its answer.
     """
 
-    def __init__(self, folder: Path, job: Job, *, refuses: bool = False) -> None:
+    def __init__(self, folder: Path, job: Job, *, refuses: bool = False, is_late: bool = False) -> None:
         self.folder, self.job = folder, job
         self.log = folder / "asked"
         Path(job.files).mkdir(exist_ok=True)
         (folder / "bin").mkdir()
         scontrol = folder / "bin" / "scontrol"
-        scontrol.write_text(SCONTROL.format(log=self.log, code=int(refuses)))
+        scontrol.write_text(
+            SCONTROL.format(log=self.log, code=int(refuses), then="kill -TERM 0" if is_late else ":")
+        )
         scontrol.chmod(0o755)
         (folder / "job.sh").write_text(write_script(job), errors="surrogateescape")
         self.starts = 0

@@ -37,7 +37,7 @@ wait
 def make(tmp_path: Path) -> Callable[..., Batch]:
     """Makes a batch whose dcu-launch is the stand-in."""
 
-    def make_batch(refuses: bool = False, **fields: Any) -> Batch:
+    def make_batch(refuses: bool = False, is_late: bool = False, **fields: Any) -> Batch:
         launcher = tmp_path / "dcu-launch"
         launcher.write_text(STAND_IN)
         launcher.chmod(0o755)
@@ -51,7 +51,7 @@ def make(tmp_path: Path) -> Callable[..., Batch]:
             str(tmp_path / "run.slurm"),
             **fields,
         )
-        return Batch(tmp_path, job, refuses=refuses)
+        return Batch(tmp_path, job, refuses=refuses, is_late=is_late)
 
     return make_batch
 
@@ -73,6 +73,15 @@ def test_usr1_saves_and_asks_for_another_start_once(make: Any) -> None:
     assert "asked Slurm to start this job again" in said
     assert batch.run(END="0")[0] == 0
     assert batch.asked() == ["requeue 7"]
+
+
+def test_slurm_ends_the_start_before_it_has_answered(make: Any) -> None:
+    """Its TERM for the whole start may come sooner than the answer to the requeue that it obeys."""
+    batch = make(is_late=True)
+    code, said = interrupt(batch, SAVES="x")
+    assert (code, batch.asked()) == (138, ["requeue 7"])
+    assert "asked Slurm to start this job again" in said
+    assert "does not start this job again" not in said
 
 
 @pytest.mark.parametrize("code", [0, 3, 143])

@@ -56,6 +56,7 @@ fi
 starts=$(($(cat "$idle" 2>/dev/null || echo 0) + 1))
 [ "$(progress)" = "$before" ] || starts=0
 echo "$starts" >"$idle"
+trap '' TERM  # Slurm answers scontrol, and ends this start with TERM: scontrol itself, too, before it has told
 if [ "$starts" -gt 3 ]; then
     echo "dcu-launch: not started again: $starts starts in a row wrote no new checkpoint" >&2
 elif scontrol requeue "${SLURM_ARRAY_JOB_ID}_$task"; then
