@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,23 +72,30 @@ def ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="module")
-def by_ddp(ranks: Ranks, model_dir: Path, rows_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What DDP comes to, by method; each is trained once."""
-    ran: dict[str, Ran] = {}
+def unbroken(ranks: Ranks, model_dir: Path, rows_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What four steps of two ranks come to, by method and stage (0: DDP); each is trained once."""
+    ran: dict[tuple[str, int], Ran] = {}
 
-    def train(method: str) -> Ran:
-        if method not in ran:
-            folder = tmp_path_factory.mktemp("ddp") / "run"
-            ran[method] = ranks.train(keys(model_dir, rows_file, 0, method), folder, 2)
-        return ran[method]
+    def train(method: str, stage: int) -> Ran:
+        if (method, stage) not in ran:
+            folder = tmp_path_factory.mktemp("unbroken") / "run"
+            config, code = keys(model_dir, rows_file, stage, method), SPY if stage else ""
+            ran[method, stage] = ranks.train(config, folder, 2, code=code)
+        return ran[method, stage]
 
     return train
 
 
+@pytest.fixture(scope="module")
+def by_ddp(unbroken: Any) -> Any:
+    """What DDP comes to, by method."""
+    return lambda method: unbroken(method, 0)
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_stage_trains_as_ddp_does(by_ddp, ranks, model_dir, rows_file, tmp_path, method, stage):
-    ran = ranks.train(keys(model_dir, rows_file, stage, method), tmp_path / "run", 2, code=SPY)
+def test_every_stage_trains_as_ddp_does(by_ddp, unbroken, method, stage):
+    ran = unbroken(method, stage)
     for rank, output in enumerate(ran.outputs):
         assert f"spy DeepSpeedEngine DEEPSPEED 2 {rank == 0} {stage}" in output
     assert_near(by_ddp(method), ran, 4)
@@ -96,17 +104,37 @@ def test_every_stage_trains_as_ddp_does(by_ddp, ranks, model_dir, rows_file, tmp
     )
 
 
-@pytest.mark.parametrize(("method", "stage"), [("lora", 2), ("freeze", 2), ("lora", 3)])
-def test_a_run_that_goes_on_equals_an_unbroken_one(ranks, model_dir, rows_file, tmp_path, method, stage):
-    whole = ranks.train(keys(model_dir, rows_file, stage, method), tmp_path / "a" / "r", 2)
-    broken = tmp_path / "b" / "r"
-    ranks.train(keys(model_dir, rows_file, stage, method, max_steps=2), broken, 2)
-    ran = ranks.train(keys(model_dir, rows_file, stage, method), broken, 2)
-    assert "goes on after step 2" in ran.outputs[0]
+#: one rank is asked to end while it computes a step
+ASKED = """
+import os, signal, launcher.train.loop as loop
+def run_step(setup, progress, run_step=loop.run_step):
+    if (progress.step + 1, os.environ["RANK"]) == (STEP, "RANK"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return run_step(setup, progress)
+loop.run_step = run_step
+"""
+
+
+@pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 6))])
+@pytest.mark.parametrize(
+    ("method", "stage"), [("lora", 0), ("freeze", 0), ("lora", 2), ("freeze", 2), ("lora", 3)]
+)
+def test_a_run_that_is_interrupted_at_a_random_step_goes_on_as_if_unbroken(
+    unbroken, ranks, model_dir, rows_file, tmp_path, method, stage, turn
+):
+    step, rank = random.randint(1, 3), random.randint(0, 1)
+    config, folder = keys(model_dir, rows_file, stage, method), tmp_path / "run"
+    code = ASKED.replace("STEP", str(step)).replace('"RANK")', f'"{rank}")')
+    broken = ranks.end(config, folder, 2, code=code)
+    assert (broken.codes, broken.metrics[-1]["step"]) == ([143, 143], step), f"asked by way of rank {rank}"
+    whole, ran = unbroken(method, stage), ranks.train(config, folder, 2)
+    assert f"goes on after step {step}" in ran.outputs[0]
     assert ran.losses == whole.losses
     for name in ("trainable", "optimizer"):
-        for key, tensor in tensors(whole, 4, name).items():
-            assert tensor.equal(tensors(ran, 4, name)[key]), key
+        mine, theirs = tensors(whole, 4, name), tensors(ran, 4, name)
+        assert mine.keys() == theirs.keys()
+        for key, tensor in mine.items():
+            assert tensor.equal(theirs[key]), key
 
 
 def test_a_run_goes_on_with_other_ranks_stages_and_under_ddp(by_ddp, ranks, model_dir, rows_file, tmp_path):
@@ -141,11 +169,10 @@ def test_the_adapter_of_zero_3_is_whole_and_loads_with_peft_alone(
         assert loaded[name].equal(tensor), name
 
 
-def test_the_model_of_zero_3_is_whole(by_ddp, ranks, model_dir, rows_file, tmp_path):
+def test_the_model_of_zero_3_is_whole(by_ddp, unbroken):
     from safetensors.torch import load_file
 
-    ran = ranks.train(keys(model_dir, rows_file, 3, "freeze"), tmp_path / "run", 2)
-    model = load_file(ran.run_dir / "model" / "model.safetensors")
+    model = load_file(unbroken("freeze", 3).run_dir / "model" / "model.safetensors")
     expected = load_file(by_ddp("freeze").run_dir / "model" / "model.safetensors")
     assert model.keys() == expected.keys()
     for name, tensor in expected.items():

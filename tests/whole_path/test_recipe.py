@@ -75,6 +75,34 @@ def test_one_two_and_four_ranks_have_the_same_losses(lab, lab_path, tiny_model, 
     assert losses["2x2"] == pytest.approx(losses["1"], rel=1e-4)
 
 
+def test_seven_unlike_rows_train_the_same_on_one_rank_and_on_two_hosts(lab, lab_path, tiny_model):
+    """Answers of 1 to 200 words of one token: losses, counts and weights after five steps."""
+    from safetensors.torch import load_file
+
+    names, file = lab.up(2), lab_path / "unlike.json"
+    answers = ["的" * number for number in (1, 190, 5, 20, 60, 2, 90)]
+    rows = [{"instruction": f"数{n}", "input": "", "output": answer} for n, answer in enumerate(answers)]
+    file.write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
+    for label, hosts, slots in (("1", names[:1], 1), ("2x2", names, 2)):
+        done = lab.launch(
+            ["--hosts", write_hosts(lab_path, hosts, slots), "--run-dir", label, RECIPE, f"model.path={tiny_model}",
+             f"data.path={file}", "data.eval_fraction=0", "data.max_length=512", "train.max_steps=5", *EXACT],
+            cwd=lab_path, timeout=240,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    one, four = (read_jsonl(lab_path / label / "metrics.jsonl") for label in ("1", "2x2"))
+    assert [row["rows"] for row in four] == [4, 3, 4, 3, 4]
+    assert [row["label_tokens"] for row in four] == [row["label_tokens"] for row in one]
+    assert one[0]["label_tokens"] + one[1]["label_tokens"] == one[2]["label_tokens"] + one[3]["label_tokens"]
+    assert [row["loss"] for row in four] == pytest.approx([row["loss"] for row in one], rel=1e-5)
+    mine, theirs = (
+        load_file(lab_path / label / "adapter" / "adapter_model.safetensors") for label in ("1", "2x2")
+    )
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        assert float((theirs[name] - tensor).abs().max()) < 1e-5, name
+
+
 def test_a_node_with_exactly_the_named_packages_trains(lab, lab_path, tiny_model, rows_file):
     names = lab.up(1)
     python = make_node_python(lab.shared / "node-stack")
