@@ -49,7 +49,8 @@ def find_run(word: str | None, *, alive: bool = False) -> RunState:
         why = f": {run.why}" if run.why else ""
         if run.state == "damaged":
             raise UsageError(f"{run.name} ({run.path}) is {run.state}{why}", OF_DAMAGED)
-        raise UsageError(f"{run.name} does not run any more, it is {run.state}{why}")
+        to_come = tell_job(run)
+        raise UsageError(f"{run.name} does not run any more, it is {run.state}{why}", to_come)
     return run
 
 
@@ -69,8 +70,20 @@ def _newest(alive: bool) -> RunState:
         names = "\n".join(f"{run.name}  {run.path}" for run in near)
         raise UsageError(f"{len(near)} runs go on, name one:\n{names}")
     if alive or not runs:
-        raise UsageError("no run of yours goes on" if alive else "no run of yours is known here", SEE_PS)
+        to_come = [f"{run.name}: {told}" for run in runs if (told := tell_job(run))]
+        text = "no run of yours goes on" if alive else "no run of yours is known here"
+        raise UsageError(text, "\n".join([*to_come, SEE_PS]))
     return near[0] if near else runs[0]
+
+
+def tell_job(run: RunState) -> str:
+    """Of a run that a Slurm job will go on with: which, and how to end that; else nothing."""
+    if run.state != "interrupted":
+        return ""
+    from launcher.slurm.sbatch import job_to_come
+
+    job = job_to_come(str(run.path))
+    return f"Slurm's job {job[0]} ({job[1]}) goes on with it; scancel {job[0]} ends that" if job else ""
 
 
 def _is_here(run: RunState) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from launcher.commands.find_run import all_runs
+from launcher.commands.find_run import all_runs, tell_job
 from launcher.launch.run_state import RunState
 
 RECENT_S = 86400.0
@@ -41,7 +41,9 @@ def ps(show_all: bool, as_json: bool, names: bool) -> int:
         click.echo(line)
     for run in runs:
         if run.why:
-            click.echo(f"{run.name}: {run.state}: {run.why.strip().splitlines()[0]}")
+            to_come = tell_job(run)
+            first = run.why.strip().splitlines()[0]
+            click.echo(f"{run.name}: {run.state}: {first}{f'; {to_come}' if to_come else ''}")
     return 0
 
 

@@ -23,7 +23,14 @@ from launcher.commands.run import run
 from launcher.commands.submit_options import SLURM_OPTIONS, SubmitCommand
 from launcher.commands.target import Target, read_target, warn_of_stray_options
 from launcher.launch.run_folder import check_place, name_run
-from launcher.slurm.sbatch import check_bash, check_slurm, note_job, refuse_second_job, submit_script
+from launcher.slurm.sbatch import (
+    FILES_SUFFIX,
+    check_bash,
+    check_slurm,
+    note_job,
+    refuse_second_job,
+    submit_script,
+)
 from launcher.slurm.script import TASK, Job, write_script
 from launcher.slurm.time_limit import parse_time, pick_save_time
 from launcher.slurm.variables import write_env_file, write_variables
@@ -170,12 +177,12 @@ def _pick_folders(options: Mapping[str, Any], target: Target) -> tuple[str, str]
     if options["run_dir"]:
         path = os.path.abspath(options["run_dir"])
         check_place(Path(path))
-        return path, path + ".slurm"
+        return path, path + FILES_SUFFIX
     first = Path("runs").absolute() / name_run(target.name, options["name"])
     for number in range(1, 1000):
         path = str(first) if number == 1 else f"{first}-{number}"
-        if not os.path.exists(path) and not os.path.exists(path + ".slurm"):
-            return path, path + ".slurm"
+        if not os.path.exists(path) and not os.path.exists(path + FILES_SUFFIX):
+            return path, path + FILES_SUFFIX
     raise UsageError(f"run folder {first}: a thousand runs have that name", "name another with --run-dir")
 
 

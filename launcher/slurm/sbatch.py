@@ -12,6 +12,8 @@ from pathlib import Path
 from launcher.base.errors import LauncherError, UnreachableError, UsageError
 
 ANSWER_LIMIT_S = 60.0
+#: the folder of a job's files is the run folder's with this behind it
+FILES_SUFFIX = ".slurm"
 #: in the folder of a job's files: its number
 JOB_FILE = "job.id"
 #: after these nothing more comes; a job that is asked for another start is PENDING or REQUEUED before it is any of them
@@ -102,6 +104,8 @@ def _refusal(said: str) -> LauncherError:
         "node configuration": "what is asked of a node (cards, CPUs, memory) no node has: sinfo -N -o '%N %c %m %G'",
         "generic resource": "another name of cards: --gres, as sinfo -o %G shows it",
         "gres": "another name of cards: --gres, as sinfo -o %G shows it",
+        "node name": "nodes of this cluster: sinfo -N; --nodelist and --exclude take these, and not the same one",
+        "node count": "no partition has so many nodes: fewer --nodes; sinfo -s",
         "partition": "partitions: sinfo -s",
         "time limit": "a shorter --time; limits: sinfo -o '%P %l'",
         "account": "your accounts: sacctmgr show associations user=$USER",
@@ -116,11 +120,8 @@ def refuse_second_job(files: str, run_dir: str) -> None:
     Raises:
         UsageError: the job that was submitted from this folder of files has not ended.
     """
-    try:
-        number = (Path(files) / JOB_FILE).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return
-    job = read_job(number) if number.isdigit() else None
+    number = _noted_job(files)
+    job = read_job(number) if number else None
     if job is not None and not job.is_final:
         raise UsageError(
             f"run folder {run_dir}: its job {number} is {job.state}",
@@ -129,9 +130,27 @@ def refuse_second_job(files: str, run_dir: str) -> None:
 
 
 def note_job(files: str, number: str) -> None:
-    """Remember the number of the job for ``refuse_second_job``."""
+    """Remember the number of the job for ``refuse_second_job`` and ``job_to_come``."""
     with contextlib.suppress(OSError):
         (Path(files) / JOB_FILE).write_text(number + "\n", encoding="ascii")
+
+
+def _noted_job(files: str) -> str:
+    """The number of the job that was submitted from this folder of files; empty where there is none."""
+    try:
+        number = (Path(files) / JOB_FILE).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return number if number.isdigit() else ""
+
+
+def job_to_come(run_dir: str) -> tuple[str, str] | None:
+    """Number and state of the job that will go on with a run that was interrupted; None where none will, as far as is known."""
+    number = _noted_job(run_dir + FILES_SUFFIX)
+    if not number or shutil.which("scontrol") is None:
+        return None
+    job = read_job(number)
+    return None if job is None or job.is_final else (number, job.state)
 
 
 def read_job(number: str) -> JobState | None:

@@ -57,7 +57,9 @@ def pick_save_time(asked: str | None, time_s: int | None) -> int:
     if asked_s > LONGEST_S:
         raise UsageError(f"--save-before-limit {asked}: Slurm takes {LONGEST_S} s at most")
     if time_s is not None and asked_s >= time_s > 0:
-        raise UsageError(f"--save-before-limit {asked}: the whole job has {time_s} s")
+        raise UsageError(
+            f"--save-before-limit {asked}: the whole job has {time_s} s", "a longer --time, or save later"
+        )
     return asked_s
 
 

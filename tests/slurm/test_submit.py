@@ -78,6 +78,12 @@ def test_usr1_saves_slurm_starts_it_again_and_the_losses_are_those_of_an_unbroke
     # what Slurm does before the time limit; its own clock counts in minutes
     slurm.run(["scancel", "--batch", "--signal=USR1", str(job)])
     wait_for(lambda: slurm.job(job)["Restarts"] == "1", 60, lambda: said(slurm_path), 0.3)
+    # nothing runs now, and yet it is not over: Slurm lets two minutes pass
+    to_come = f"Slurm's job {job} (PENDING) goes on with it; scancel {job} ends that"
+    for words in (["stop"], ["stop", "run"]):
+        done = slurm.lab.launch(words, cwd=slurm_path)
+        assert (done.returncode, to_come in done.stderr) == (2, True), done.stderr
+    assert re.search(rf"^run: interrupted: .*; {re.escape(to_come)}$", slurm.lab.launch(["ps"]).stdout, re.M)
     state = slurm.wait_state(job, "COMPLETED", "FAILED", "CANCELLED", within_s=150)
     told = said(slurm_path)
     assert state == "COMPLETED", told
@@ -137,7 +143,11 @@ def test_term_to_the_batch_shell_ends_the_job_and_does_not_start_it_again(slurm,
 
 @pytest.mark.parametrize(
     ("words", "hint"),
-    [(["--gres", "card"], "--gres"), (["--partition", "nowhere"], "sinfo -s")],
+    [
+        (["--gres", "card"], "--gres"),
+        (["--partition", "nowhere"], "sinfo -s"),
+        (["--nodelist", "nowhere"], "sinfo -N"),
+    ],
 )
 def test_a_refusal_of_slurms_names_a_cure(slurm, slurm_path, words, hint):
     done = submit(slurm, slurm_path, *words)
