@@ -22,10 +22,12 @@ def importing(tmp_path: Path):
     (tmp_path / "click.py").write_text("import time\nopen('importing', 'w').close()\ntime.sleep(600)\n")
     started = []
 
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+
     def start(*before: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*before, DCU_LAUNCH, "demo"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*before, DCU_LAUNCH, "demo"], cwd=tmp_path, env=environment,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)
         deadline = time.monotonic() + 20
