@@ -83,6 +83,8 @@ else:
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
     for name in os.listdir(root):
+        if len(name) != 64 and not name.startswith("tmp"):
+            continue
         try:
             if time.time() - os.lstat(os.path.join(root, name)).st_mtime > 30 * 86400:
                 shutil.rmtree(os.path.join(root, name), ignore_errors=True)

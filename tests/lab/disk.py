@@ -88,8 +88,8 @@ class LabDisk:
         _append(self.folder / "known_hosts", f"{name},{','.join(addresses)} {key}\n")
         _append(self.folder / "etc" / "hosts", f"{addresses[0]} {name}\n")
 
-    def add_user(self, user: str) -> Path:
-        """Add a user whom root's key lets in, on all hosts; returns the home folder."""
+    def add_user(self, user: str, shell: str = "/bin/bash") -> Path:
+        """Add a user with this login shell whom root's key lets in, on all hosts; returns the home folder."""
         home = self.folder / "home" / user
         if not home.exists():
             uid = 3000 + len(list(home.parent.iterdir()))
@@ -97,7 +97,7 @@ class LabDisk:
             shutil.copy(self.folder / "id_ed25519.pub", home / ".ssh" / "authorized_keys")
             for path in (home, home / ".ssh", home / ".ssh" / "authorized_keys"):
                 os.chown(path, uid, uid)
-            _append(self.folder / "etc" / "passwd", f"{user}:x:{uid}:{uid}::{home}:/bin/bash\n")
+            _append(self.folder / "etc" / "passwd", f"{user}:x:{uid}:{uid}::{home}:{shell}\n")
         return home
 
     def write_sshd_config(self, i: int, lines: Sequence[str]) -> list[str]:

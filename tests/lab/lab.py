@@ -147,9 +147,9 @@ class Lab:
         words = [line.split() for line in self._sshd_lines.get(i, ())]
         return [int(word[1]) for word in words if word[0].lower() == "port"] or [22]
 
-    def add_user(self, user: str) -> Path:
+    def add_user(self, user: str, shell: str = "/bin/bash") -> Path:
         """Add a user to all hosts, whom root's key lets in, and return the home folder."""
-        return self.disk.add_user(user)
+        return self.disk.add_user(user, shell)
 
     def ssh_folder(self, i: int) -> Path:
         """The host's own ~/.ssh, as this machine sees it."""

@@ -287,6 +287,32 @@ def test_noise_of_a_login_shell_does_no_harm(lab: Lab, head: Head) -> None:
     assert hostnames(head.reach("grace@node002")) == {"node002": "node002"}
 
 
+def test_every_login_shell_starts_the_agent(lab: Lab, head: Head) -> None:
+    """What sshd hands to a login shell goes through its quoting and its start-up files, which talk."""
+    noise = {
+        "bash": ".bashrc",
+        "zsh": ".zshenv",
+        "fish": ".config/fish/config.fish",
+        "csh": ".cshrc",
+        "tcsh": ".tcshrc",
+    }
+    for shell in ("dash", *noise):
+        home = lab.add_user(
+            f"user-{shell}", f"/bin/{shell}" if shell in ("bash", "dash") else f"/usr/bin/{shell}"
+        )
+        if shell in noise:
+            talk = home / noise[shell]
+            talk.parent.mkdir(parents=True, exist_ok=True)
+            talk.write_text(f"echo welcome to {shell}\n")
+    for shell in ("dash", *noise):
+        said = head.reach(f"user-{shell}@node002 python='/opt/a b/$HOME/`x`/python'")
+        assert hostnames(said) == {"node002": "node002"}, shell
+        # the name came through as it is, and Python's own is another's to report
+        assert said["reports"]["node002"]["python"] == {"error": "/opt/a b/$HOME/`x`/python is missing"}, (
+            shell
+        )
+
+
 def test_what_python_a_node_lacks_is_said(lab: Lab, head: Head) -> None:
     for i, text in ((2, "exit 0"), (3, "exit 1")):
         lab.run(
