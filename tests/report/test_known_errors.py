@@ -14,6 +14,7 @@ TEXTS = [
     ("ImportError: libhsa-runtime64.so.1: cannot open shared object file", "/opt/hyhal"),
     ("libamdhip64.so: version 'hip_4.2' not found", ".dtkNNNN"),
     ("/lib/libamdhip64.so.5: version `hip_4.2' not found (required by libtorch_hip.so)", ".dtkNNNN"),
+    ("--start fork: the import process ended (SIGKILL), which was to host the store where all ranks meet", "--start spawn"),
     ("symbol roctracer_next_record, version HIP not defined in file libgalaxyhip.so.5", "compute node"),
     ("ImportError: flash_attn.so: undefined symbol: _ZN3c1017RegisterOperatorsD1Ev", ".torchNNN"),
     ("RuntimeError: No HIP GPUs are available", "hy-smi"),
