@@ -20,6 +20,7 @@ from launcher.commands.conclude import conclude, summarize_error, write_report
 from launcher.commands.judge import judge, read_reports, refuse
 from launcher.commands.outside import Outside, detach, enlist, listening, watch_start
 from launcher.commands.request import Request
+from launcher.commands.resume_place import check_resume
 from launcher.commands.torch_check import TorchCheck
 from launcher.commands.transfer import bring_folder, fetch_result
 from launcher.hosts.host import Host
@@ -71,6 +72,7 @@ def execute(request: Request, only_plan: bool) -> int:
     ):
         reports = read_reports(nodes, request)
         findings = judge(request, reports, folder)
+        check_resume(nodes, request, reports)
         return run_ranks(nodes, request, reports, folder, findings, Outside(ear, background))
 
 

@@ -118,6 +118,44 @@ def test_a_node_with_exactly_the_named_packages_trains(lab, lab_path, tiny_model
     assert plan["nodes"][0]["argv"][0] == str(python)
 
 
+def test_a_run_goes_on_where_nodes_do_not_share_the_run_folder(lab, lab_path, tiny_model, rows_file):
+    """One adapter at the head, equal to the node's; a first node without the checkpoint is refused and not begun anew."""
+    names = lab.up(2)
+    run_dir = "/tmp/runs/private"
+
+    def launch(hosts, *words):
+        return lab.launch(
+            ["--hosts", write_hosts(lab_path, hosts, 1), "--run-dir", run_dir, RECIPE, f"model.path={tiny_model}",
+             f"data.path={rows_file}", *EXACT, *words],
+            cwd=lab_path, timeout=240,
+        )  # fmt: skip
+
+    def sums(host):
+        done = lab.run(host, ["sh", "-c", f"cd {run_dir} && sha256sum adapter/*"], check=True)
+        return dict(reversed(line.split()) for line in done.stdout.strip().splitlines())
+
+    assert launch([names[1], names[0]], "train.max_steps=2").returncode == 0
+    assert sums(1) == sums(2)
+    assert "adapter/adapter_model.safetensors" in sums(1)
+    first = sums(1)
+
+    refused = launch(names, "train.max_steps=4")
+    assert refused.returncode == 3
+    assert (
+        f"run folder {run_dir}: its newest checkpoint, step-00000002, was written by {names[1]}; {names[0]} is the first "
+        "node now and does not have it, so the run would begin anew\n"
+        f"  hint: put {names[1]} first in the hostfile, or copy {run_dir}/checkpoints/step-00000002 to {names[0]}; "
+        "checkpoint.resume=never begins anew\n"
+    ) in refused.stderr
+
+    again = launch([names[1], names[0]], "train.max_steps=4")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"goes on after step 2 of {run_dir}/checkpoints/step-00000002" in again.stdout + again.stderr
+    assert sums(1) == sums(2) != first
+    for host in (1, 2):
+        lab.wait_gone(host, within_s=6)
+
+
 def test_save_and_stop_files_work_where_nodes_do_not_share_the_run_folder(
     lab, lab_path, tiny_model, rows_file
 ):
