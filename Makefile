@@ -15,9 +15,9 @@ VENV := .venv
 RUN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-# smoke, equality, packing, and that packed rows do not leak
+# smoke, equality, packing, that packed rows do not leak, gradients, and that DeepSpeed is what it says
 LANE_TESTS := tests/commands/test_smoke.py tests/train/test_equality.py tests/train/test_pack.py tests/train/test_loss.py \
-	tests/train/test_speed.py tests/train/test_methods.py
+	tests/train/test_speed.py tests/train/test_methods.py 'tests/train/test_zero.py::test_every_stage_trains_as_ddp_does[lora-2]'
 
 .PHONY: demo test check bench soak setup lab browser clean lane-old lane-torch24
 .DEFAULT_GOAL := check
@@ -51,8 +51,12 @@ $(VENV)-torch24/.ready: tests/lanes/oldest.txt tests/lanes/torch24.txt scripts/m
 lane-old: $(VENV)-oldest/.ready
 	@$(VENV)-oldest/bin/python -m pytest $(LANE_TESTS)
 
+# no compiled blocks before torch 2.5; ZeRO-3 of DeepSpeed 0.14 asks numactl on CPUs
+NOT_TORCH24 := -k "not compiled_blocks and not wish and not -3 and not zero_3 and not other_ranks_stages and not evaluation_and_best \
+	and not deepspeeds_settings"
+
 lane-torch24: $(VENV)-torch24/.ready
-	@$(VENV)-torch24/bin/python -m pytest $(LANE_TESTS) tests/train/test_zero.py tests/train/test_features.py
+	@$(VENV)-torch24/bin/python -m pytest $(LANE_TESTS) tests/train/test_zero.py tests/train/test_features.py $(NOT_TORCH24)
 
 soak: setup lab browser
 	@$(RUN)/python -m pytest -m soak $(PYTEST)

@@ -261,4 +261,14 @@ def _make_store(store: Dict[str, Any], listening: int) -> Any:
     from torch.distributed import TCPStore
 
     address, port = store["address"], store["port"]
-    return TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening)
+
+    def make(**options: Any) -> Any:
+        return TCPStore(
+            address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening, **options
+        )
+
+    try:
+        return make()
+    except NotImplementedError:
+        # torch 2.4: its new store, the default, takes no socket that listens already; its old one does
+        return make(use_libuv=False)

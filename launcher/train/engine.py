@@ -87,12 +87,15 @@ def make_accelerator(
 ) -> Any:
     """An Accelerator that knows of all ranks; with DeepSpeed's settings one that uses it."""
     plugin = zero.make_plugin(zero_config, device.type != "cpu") if zero_config else None
-    from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
+    from accelerate import Accelerator, DistributedDataParallelKwargs, DistributedType, PartialState
 
     if device.type == "cpu":
         # With torchrun's variables alone Accelerate 1.15 says one process on every rank of a CPU run, and N copies
         # would train apart without a word.
-        PartialState(cpu=True)
+        state = PartialState(cpu=True)
+        if plugin:
+            # newer ones of Accelerate find this out by themselves; 0.33 would make plain DDP of it
+            state.distributed_type = DistributedType.DEEPSPEED
     kwargs = DistributedDataParallelKwargs(
         broadcast_buffers=False,  # nothing here has buffers that learn; an evaluation must not wait for others
         gradient_as_bucket_view=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 #: the first collectives wait for the slowest node's model to be read
 JOIN_TIMEOUT = timedelta(minutes=30)
+#: before the process group is taken down
+GLOO_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,10 @@ def leave_world() -> None:
     import torch
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if torch.distributed.get_backend() == "gloo":
+            # gloo's thread may still want the interpreter, to let go of the last tensors; torch 2.4 waits for that thread
+            # and lets no other run meanwhile: one run in three hung here
+            time.sleep(GLOO_PAUSE_S)
         torch.distributed.destroy_process_group()
 
 
