@@ -131,7 +131,8 @@ class Session:
         """
         payload = make_payload()
         try:
-            self._stream.write(payload.greeting(token, wire.pack_message(first)))
+            with contextlib.suppress(BrokenPipeError):  # it ended before it read: what it said tells why
+                self._stream.write(payload.greeting(token, wire.pack_message(first)))
             word, rest = self._read_word()
             if word == "NEED":
                 self._stream.write(payload.delivery())
