@@ -32,7 +32,9 @@ _NOISE = re.compile(
 )
 _IGNORED = re.compile(r"^(?:Exception ignored (?:in|while)|Error in (?:atexit|sys\.))")
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b(?::|$)")
-_TERMINATE = re.compile(r"^terminate called after throwing an instance of '([\w:]+)")
+_TERMINATE = re.compile(
+    r"^terminate called (?:after throwing an instance of '([\w:]+)|without an active exception)"
+)
 _FATAL = re.compile(r"^Fatal Python error: ")
 _PLAIN = re.compile(r"^\S+: (?:error: |can't open file |No module named |Error while finding module )")
 _OWN = "dcu-launch: error: "
@@ -171,20 +173,26 @@ def _find_own(lines: Sequence[str]) -> ErrorText | None:
 
 
 def _find_abort(lines: Sequence[str]) -> ErrorText | None:
-    """An error below Python: an uncaught C++ exception, or a crash as faulthandler tells it."""
-    for index in range(len(lines) - 1, -1, -1):
-        matched = _TERMINATE.search(lines[index])
-        if matched:
-            what = next((line for line in lines[index + 1 : index + 6] if "what():" in line), "")
-            summary = f"{matched[1]}: {_SOURCE.sub('', what.partition('what():')[2]).strip()}".rstrip(": ")
-            return ErrorText(summary[:MAX_SUMMARY], summary, tuple(lines[index : index + (2 if what else 1)]))
-        if _FATAL.search(lines[index]):
-            end = index + 1
-            while end < len(lines) and not _is_noise(lines[end]):
-                end += 1
-            text = [line for line in lines[index:end] if line.strip()]
-            return ErrorText(lines[index][:MAX_SUMMARY], lines[index], tuple(text[:MAX_LINES]))
-    return None
+    """An error below Python: C++ that gave up, or a crash as faulthandler tells it, which tells of the former too."""
+    crash = _find_last(_FATAL, lines)
+    stack: list[str] = []
+    if crash is not None:
+        end = next((index for index in range(crash + 1, len(lines)) if _is_noise(lines[index])), len(lines))
+        stack = [line for line in lines[crash:end] if line.strip()]
+    given_up = _find_last(_TERMINATE, lines)
+    if given_up is None:
+        return ErrorText(stack[0][:MAX_SUMMARY], stack[0], tuple(stack[:MAX_LINES])) if stack else None
+    kind = _TERMINATE.match(lines[given_up])
+    what = next((line for line in lines[given_up + 1 : given_up + 6] if "what():" in line), "")
+    summary = lines[given_up]
+    if kind and kind[1]:
+        summary = f"{kind[1]}: {_SOURCE.sub('', what.partition('what():')[2]).strip()}".rstrip(": ")
+    told = [*lines[given_up : given_up + (2 if what else 1)], *stack]
+    return ErrorText(summary[:MAX_SUMMARY], summary, tuple(told[:MAX_LINES]))
+
+
+def _find_last(pattern: re.Pattern[str], lines: Sequence[str]) -> int | None:
+    return next((index for index in range(len(lines) - 1, -1, -1) if pattern.search(lines[index])), None)
 
 
 def _find_bare(lines: Sequence[str]) -> ErrorText | None:

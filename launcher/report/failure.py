@@ -37,6 +37,8 @@ _FOLLOW_ON = re.compile(
     r"|monitoredBarrier|killed by signal: (?:Terminated|Killed)"
 )
 _ADDRESS = re.compile(r"\[[\w.:]+\]:\d+|<\d+>|\b\d+\b")
+#: what a rank tells that ends because it was asked to
+_ENDINGS = ("KeyboardInterrupt", "SystemExit", "terminate called without an active exception")
 _OWN_STOP = (signal.SIGTERM, signal.SIGKILL)
 
 _PRIMARY, _FOLLOWING, _UNCLEAR, _STOPPED = range(4)
@@ -97,7 +99,7 @@ def _suspect(end: RankExit, error: ErrorText | None) -> int:
     if error is None:
         return _UNCLEAR if end.after_stop else _PRIMARY
     kind = error.root.partition(":")[0].strip()
-    if end.after_stop and kind in ("KeyboardInterrupt", "SystemExit"):
+    if end.after_stop and kind in _ENDINGS:
         return _STOPPED
     # requests.exceptions.ConnectionError and the like are of the outer world, not of a peer
     is_foreign = "." in kind and not kind.startswith("torch.") and " " not in kind

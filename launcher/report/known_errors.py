@@ -137,6 +137,12 @@ KNOWN_ERRORS = (
         "link with -lrt, or install the package that brings librt.so",
     ),
     KnownError(
+        r"terminate called without an active exception",
+        "a thread of torch.distributed was alive when Python ended: a model under DDP keeps its process group",
+        "at the script's end let go of the model before the group: accelerator.free_memory() or del model, then "
+        "accelerator.end_training() or torch.distributed.destroy_process_group()",
+    ),
+    KnownError(
         r"DataLoader worker .* killed by signal: Bus error|insufficient shared memory",
         "shared memory (/dev/shm) is full",
         "start the container with a larger --shm-size or --ipc=host, or use fewer data workers",

@@ -64,6 +64,8 @@ Exception raised from checkTimeout at /pytorch/torch/csrc/distributed/c10d/Proce
 call first):
 frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f83f296c1b6 in libc10.so)
 """
+#: what C++ does in a thread that outlives the interpreter
+ABORT = "import ctypes\nctypes.CDLL('libstdc++.so.6')['_ZSt9terminatev']()"
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -157,6 +159,9 @@ def test_errors_of_all_kinds_are_summed_up_in_a_line(tail: str, expected: str) -
          "RecursionError: maximum recursion depth exceeded"),
         ("import faulthandler, os\nfaulthandler.enable()\nos.abort()", "Fatal Python error: Aborted",
          "Fatal Python error: Aborted"),
+        (ABORT, "terminate called without an active exception", "terminate called without an active exception"),
+        ("import faulthandler\nfaulthandler.enable()\n" + ABORT,
+         "terminate called without an active exception", "terminate called without an active exception"),
         ("import sys\nsys.exit(3)", "", ""),
     ],
 )  # fmt: skip

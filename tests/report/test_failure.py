@@ -45,6 +45,7 @@ FOLLOW_ON = [
     raised("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1."),
     raised("RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting"),
 ]  # fmt: skip
+ABORTED = "loss 0.1\nterminate called without an active exception\n"
 
 
 def end(rank: int, tail: str, code: int | None = 1, *, seq: int = 0, sig: int | None = None,
@@ -95,6 +96,7 @@ def test_what_the_launcher_ended_is_not_guilty() -> None:
         end(3, raised("KeyboardInterrupt"), seq=2, after_stop=True),
         end(4, "", seq=3, sig=signal.SIGKILL, after_stop=True),
         end(5, "", 1, seq=4, after_stop=True),
+        end(6, ABORTED, sig=signal.SIGABRT, after_stop=True),
     ]
     first = end(2, PEER, seq=9)
     assert guilty([*stopped, first]) is first
@@ -152,6 +154,19 @@ def test_the_report_names_rank_host_error_log_and_what_followed() -> None:
 )  # fmt: skip
 def test_each_way_to_end_has_its_words(failure: RankExit, headline: str) -> None:
     assert describe_failures([failure]).split("\n")[0] == headline
+
+
+def test_a_rank_that_aborts_at_its_end_is_told_what_to_let_go_of() -> None:
+    lines = describe_failures([end(1, ABORTED, sig=signal.SIGABRT)]).split("\n")
+    assert (
+        lines[0]
+        == "rank 1 on node00 failed: terminate called without an active exception (killed by SIGABRT)"
+    )
+    assert lines[-1].startswith("hint: a thread of torch.distributed was alive when Python ended")
+    # the exception that ended it counts, not what its threads made of the end
+    raised_before = describe_failures([end(1, BAD_ROW + ABORTED, sig=signal.SIGABRT)])
+    assert raised_before.startswith("rank 1 on node00 failed: ValueError: 坏数据 第3行 (killed by SIGABRT)")
+    assert "hint" not in raised_before
 
 
 def test_a_rank_that_told_no_error_shows_the_end_of_its_log() -> None:

@@ -41,6 +41,7 @@ TEXTS = [
     ("GCEA err", "replaced"),
     ("RuntimeError: Expected all tensors to be on the same device", "offload"),
     ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", "--shm-size"),
+    ("terminate called without an active exception", "free_memory"),
     ("torch.distributed.DistNetworkError: EADDRINUSE, address already in use", "--master-port"),
     ("t.py: error: unrecognized arguments: --local_rank=3", "LOCAL_RANK"),
     ("t.py: error: the following arguments are required: --local_rank", "LOCAL_RANK"),
