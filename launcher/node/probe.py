@@ -6,9 +6,9 @@ other programs runs side by side; the rest reads small files.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
 import time
 
 from . import (
@@ -68,12 +68,12 @@ def look(message: Dict[str, Any], variables: Dict[str, str]) -> Dict[str, Any]:
             "links": probe_network.describe_links,
         },
     )
-    if message.get("bind"):
+    if message.get("bind") == "numa":
         from . import numa
 
         _fill(report, {"topology": numa.read_topology})
-    for thread in slow:
-        thread.join()
+    for done in slow:
+        done.acquire()
     _fill(report, {"libraries": lambda: _ask_libraries(report, variables, dtk_root)})
     report["probe_s"] = round(time.monotonic() - begun, 4)
     return report
@@ -98,10 +98,19 @@ def _fill(report: Dict[str, Any], fields: Fields) -> None:
             report.setdefault("unknown", {})[name] = "%s: %s" % (type(error).__name__, error)
 
 
-def _in_thread(report: Dict[str, Any], fields: Fields) -> threading.Thread:
-    thread = threading.Thread(target=_fill, args=(report, fields), daemon=True)
-    thread.start()
-    return thread
+def _in_thread(report: Dict[str, Any], fields: Fields) -> _thread.LockType:
+    """Ask beside this thread; the lock is free when the fields are there."""
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def fill() -> None:
+        try:
+            _fill(report, fields)
+        finally:
+            done.release()
+
+    _thread.start_new_thread(fill, ())
+    return done
 
 
 def sees_token(run_dir: str, token: str) -> Optional[bool]:

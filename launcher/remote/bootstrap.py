@@ -1,7 +1,7 @@
 """What gets the agent running on a node that has nothing of ours: one shell line, one short program, one zip.
 
 The shell line finds an interpreter and runs the short program. That says HAVE or NEED (or OLD), after a mark, so that
-what a login shell prints before it is passed over; on NEED it reads the zip from stdin and unpacks it once under
+what a login shell prints before it is passed over; on NEED it reads a zip from stdin and unpacks it once under
 ``~/.cache/dcu-launch/<sha256>``; then it becomes the agent. Nothing but constants and interpreter paths stands in the
 shell line: values travel as JSON on stdin. Code that no run has used for 30 days is removed when other code is unpacked.
 
@@ -32,8 +32,7 @@ EXIT_OLD_PYTHON = 99
 #: the agent's own floor; ranks need 3.10
 OLDEST_AGENT_PYTHON = (3, 8)
 
-# Valid from Python 2.7 on, so that a too old interpreter can say so. What is there already must start quickly on all
-# nodes at once: modules that only an unpacking needs are imported there.
+# Valid from Python 2.7 on, so that a too old interpreter can say so.
 _PROGRAM = """
 import os, sys, time
 def say(text):
@@ -73,27 +72,32 @@ if os.path.isdir(home) and private(home):
         os.utime(home)
 else:
     say("NEED")
-    packed = take(int(take(8), 16))
-    import io, shutil, tempfile, zipfile
-    aside = tempfile.mkdtemp(dir=root)
-    zipfile.ZipFile(io.BytesIO(packed)).extractall(aside)
-    os.chmod(aside, 0o755)
-    try:
-        os.rename(aside, home)
-    except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
-    for name in os.listdir(root):
-        if len(name) != 64 and not name.startswith("tmp"):
-            continue
-        try:
-            if time.time() - os.lstat(os.path.join(root, name)).st_mtime > 30 * 86400:
-                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
-        except OSError:
-            pass
+    exec(take(int(take(8), 16)).decode())
 sys.path.insert(0, home)
 sys.dont_write_bytecode = False
 from launcher.node.agent import main
 main(home, token, first)
+"""
+
+# What it runs on NEED, sent ahead of the zip: most nodes have the code, and compiling this would take them a while.
+_UNPACK = """
+packed = take(int(take(8), 16))
+import io, shutil, tempfile, zipfile
+aside = tempfile.mkdtemp(dir=root)
+zipfile.ZipFile(io.BytesIO(packed)).extractall(aside)
+os.chmod(aside, 0o755)
+try:
+    os.rename(aside, home)
+except OSError:
+    shutil.rmtree(aside, ignore_errors=True)
+for name in os.listdir(root):
+    if len(name) != 64 and not name.startswith("tmp"):
+        continue
+    try:
+        if time.time() - os.lstat(os.path.join(root, name)).st_mtime > 30 * 86400:
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+    except OSError:
+        pass
 """
 
 
@@ -123,11 +127,11 @@ class Payload:
         return data is self._packed
 
     def delivery(self) -> bytes:
-        """What it reads after NEED: length in 8 hex digits, then a zip; packed when a node first needs it, and once."""
+        """What it reads after NEED: how to unpack, then a zip, each after its length in 8 hex digits; made once, when needed."""
         with self._lock:
             if not self._packed:
-                packed = _pack(self._files)
-                self._packed = b"%08x" % len(packed) + packed
+                parts = (_UNPACK.encode("ascii"), _pack(self._files))
+                self._packed = b"".join(b"%08x" % len(part) + part for part in parts)
             return self._packed
 
 

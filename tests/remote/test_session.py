@@ -98,11 +98,11 @@ def test_noise_before_the_mark_is_passed_over_and_frames_right_behind_it_are_not
 
 
 def test_the_code_is_sent_when_it_is_asked_for(start: Start) -> None:
-    """Greeting: 64 + 32 letters, 8 of a length, a frame of 20 bytes; then 8 of a length and that many."""
+    """Greeting: 64 + 32 letters, 8 of a length, a frame of 20 bytes; then twice 8 of a length and that many."""
     inbox = Inbox()
     program = (
         "import os, sys\nread = sys.stdin.buffer.read\nread(96); read(int(read(8), 16))\n"
-        "os.write(1, b'\\nDCU-LAUNCH NEED\\n')\nzip = read(int(read(8), 16))\n"
+        "os.write(1, b'\\nDCU-LAUNCH NEED\\n')\ncompile(read(int(read(8), 16)), 'unpack', 'exec')\nzip = read(int(read(8), 16))\n"
         "sys.stderr.write('%s %d' % (zip[:2], len(zip) > 100000)); sys.exit(7)\n"
     )
     session = start(f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}", inbox)
