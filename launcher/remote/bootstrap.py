@@ -127,7 +127,7 @@ class Payload:
         return data is self._packed
 
     def delivery(self) -> bytes:
-        """What it reads after NEED: how to unpack, then a zip, each after its length in 8 hex digits; made once, when needed."""
+        """What it reads after NEED: how to unpack, then a zip, each after 8 hex digits of length; made once, when needed."""
         with self._lock:
             if not self._packed:
                 parts = (_UNPACK.encode("ascii"), _pack(self._files))

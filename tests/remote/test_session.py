@@ -102,7 +102,8 @@ def test_the_code_is_sent_when_it_is_asked_for(start: Start) -> None:
     inbox = Inbox()
     program = (
         "import os, sys\nread = sys.stdin.buffer.read\nread(96); read(int(read(8), 16))\n"
-        "os.write(1, b'\\nDCU-LAUNCH NEED\\n')\ncompile(read(int(read(8), 16)), 'unpack', 'exec')\nzip = read(int(read(8), 16))\n"
+        "os.write(1, b'\\nDCU-LAUNCH NEED\\n')\n"
+        "compile(read(int(read(8), 16)), 'unpack', 'exec')\nzip = read(int(read(8), 16))\n"
         "sys.stderr.write('%s %d' % (zip[:2], len(zip) > 100000)); sys.exit(7)\n"
     )
     session = start(f"exec {shlex.quote(sys.executable)} -c {shlex.quote(program)}", inbox)
