@@ -27,7 +27,9 @@ from launcher.slurm.sbatch import (
     FILES_SUFFIX,
     check_bash,
     check_slurm,
+    explain_wait,
     note_job,
+    read_job,
     refuse_second_job,
     submit_script,
 )
@@ -91,6 +93,7 @@ def submit(context: click.Context, /, **options: Any) -> int:
     refuse_second_job(job.files, job.run_dir)
     number = _submit(job, text, named, options["container"])
     _tell(job, number)
+    _warn_of_wait(number)
     if not options["follow"]:
         return 0
     from launcher.commands.follow import follow_job
@@ -287,3 +290,11 @@ def _tell(job: Job, number: str) -> None:
     click.echo(
         f"dcu-launch: stop it: scancel {number}; with --grace for the save: scancel --batch --signal=TERM {number}"
     )
+
+
+def _warn_of_wait(number: str) -> None:
+    """Slurm takes what no partition can hold, and says so only to who asks."""
+    state = read_job(number)
+    told = explain_wait(number, state) if state is not None else None
+    if told is not None:
+        click.echo(f"dcu-launch: warning: {told[0]}\n  hint: {told[1]}", err=True)

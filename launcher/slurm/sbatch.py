@@ -21,6 +21,22 @@ FINAL = frozenset({
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED",
     "REVOKED",
 })  # fmt: skip
+#: reasons that Slurm has at once for a job that may wait for ever: pattern, meaning, cure
+_STUCK = (
+    ("PartitionNodeLimit", "partition {partition} gives a job fewer nodes",
+     "fewer --nodes, or another --partition; scontrol show partition {partition}"),
+    ("PartitionTimeLimit", "partition {partition} gives a job less time",
+     "a shorter --time, or another --partition; scontrol show partition {partition}"),
+    ("PartitionConfig", "partition {partition} has fewer nodes, or gives a job less time",
+     "fewer --nodes, a shorter --time, or another --partition; scontrol show partition {partition}"),
+    ("Partition(Down|Inactive)", "partition {partition} starts no jobs now", "another --partition; sinfo -s"),
+    ("ReqNodeNotAvail|Nodes_required_for_job", "nodes that it needs are down, drained or reserved",
+     "sinfo -R says why; fewer --nodes, or others"),
+    ("(Assoc|QOS)(Grp|Max)|QOSNotAllowed|Invalid(Account|QOS)|AccountNotAllowed", "a limit of the account or QOS",
+     "sacctmgr show associations user=$USER; sacctmgr show qos"),
+    ("BadConstraints", "no node is as it asks", "sinfo -N -o '%N %c %m %G %f'"),
+    ("DependencyNeverSatisfied", "the job that it waits for did not end as asked", "another --dependency"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +49,7 @@ class JobState:
         exit_code: of the batch script, or 128 + the number of the signal that ended it.
         restarts: starts after the first one.
         nodes: where it runs, as Slurm folds names.
+        partition: where it waits or runs; several names with commas while Slurm has not chosen.
     """
 
     state: str
@@ -40,6 +57,7 @@ class JobState:
     exit_code: int
     restarts: int
     nodes: str
+    partition: str = ""
 
     @property
     def is_final(self) -> bool:
@@ -183,4 +201,20 @@ def parse_job(text: str) -> JobState | None:
         exit_code=int(code) or (128 + int(number) if int(number or 0) else 0),
         restarts=int(words.get("Restarts", 0)),
         nodes="" if nodes == "(null)" else nodes,
+        partition=words.get("Partition", ""),
     )
+
+
+def explain_wait(number: str, job: JobState) -> tuple[str, str] | None:
+    """Why a job that waits will not get its turn by waiting alone, and the cure; None where that is not known.
+
+    Slurm takes jobs that no partition can hold and says why only to who asks.
+    """
+    if job.state != "PENDING":
+        return None
+    for pattern, meaning, cure in _STUCK:
+        if re.match(pattern, job.reason):
+            partition = job.partition or "of the job"
+            why = f"job {number} waits ({job.reason}): {meaning.format(partition=partition)}"
+            return why, f"{cure.format(partition=job.partition)}; scancel {number} takes the job back"
+    return None

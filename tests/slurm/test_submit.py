@@ -158,6 +158,22 @@ def test_a_refusal_of_slurms_names_a_cure(slurm, slurm_path, words, hint):
     ), done.stderr
 
 
+def test_a_job_that_no_partition_can_hold_is_told_at_once(slurm, slurm_path):
+    (slurm_path / "show.py").write_text("print('up')\n")
+    done = submit(slurm, slurm_path, "--nodes", "9", "--cards", "1", "--cpus-per-card", "2", "show.py")
+    job = number_of(done)
+    assert done.returncode == 0
+    assert re.search(
+        rf"^dcu-launch: warning: job {job} waits \(Partition(Config|NodeLimit)\): partition dcu (has|gives a job) "
+        rf"fewer nodes.*\n  hint: fewer --nodes.*; scontrol show partition dcu; scancel {job} takes the job back$",
+        done.stderr, re.M,
+    ), done.stderr  # fmt: skip
+    slurm.run(["scancel", str(job)])
+    fits = submit(slurm, slurm_path, "--nodes", "4", "--cards", "1", "--cpus-per-card", "2", "show.py")
+    assert (fits.returncode, "warning" in fits.stderr) == (0, False), fits.stderr
+    assert slurm.wait_state(number_of(fits), "COMPLETED", "FAILED") == "COMPLETED", said(slurm_path)
+
+
 @pytest.mark.soak
 def test_the_time_limit_itself(slurm, slurm_path):
     """Slurm's own clock: a limit of two minutes, the signal some 40 s before it."""
