@@ -48,6 +48,8 @@ NOT_FOR_US = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, sign
 #: when nothing is asked any more after the report, what starting ranks needs is loaded
 LOAD_AFTER_S = 0.5
 TICK_S = 0.5
+#: the bootstrap removes code that has been used by nobody for 30 days
+TOUCH_EVERY_S = 6 * 3600.0
 #: as in ``rank_group``, which is not loaded before ranks come
 BROKEN_GRACE_S = 1.0
 #: what tells that looking at a node will start programs
@@ -76,6 +78,7 @@ class Agent:
         self._line = HeadLine(self._poller, reading, writing, self._obey, take, self._on_head_lost)
         self._group: Optional[RankGroup] = None
         self._load_at: Optional[float] = None
+        self._touch_at = time.monotonic() + TOUCH_EVERY_S
         self._inherits = False
         self._done_jobs: List[Callable[[], None]] = []
         self._jobs = 0
@@ -116,10 +119,21 @@ class Agent:
                 self._group.stop("asked", self._group.grace_s)
         now = time.monotonic()
         self._line.watch(now)
+        if now >= self._touch_at:
+            self._touch_at = now + TOUCH_EVERY_S
+            # in a thread: the disk of home folders may not answer
+            _thread.start_new_thread(self._touch_home, ())
         if self._group is not None:
             self._group.watch(now)
         elif self._load_at is not None and now >= self._load_at and not self._ending:
             self._ranks()
+
+    def _touch_home(self) -> None:
+        """The code is in use: ranks may import more of it, however long they run."""
+        try:
+            os.utime(self.home)
+        except OSError:
+            pass  # not to be written: nobody removes it either
 
     def _ranks(self) -> RankGroup:
         """The group of ranks, loaded when it is needed, or when there is time."""

@@ -360,6 +360,26 @@ def test_what_slurm_sends_to_every_process_of_a_step_ends_none_of_ours(head: Hea
     assert all(map(is_running, ours | pids))
 
 
+def test_a_long_run_keeps_its_code_young_and_goes_on_where_it_cannot(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "launcher").symlink_to(Path(__file__).resolve().parents[2] / "launcher")
+    before = f"import launcher.node.agent as agent; agent.TOUCH_EVERY_S = 0.2; sys.argv[1] = {str(home)!r}"
+    with open_head(tmp_path, before=before) as head:
+        head.prepare()
+        month_ago = time.time() - 30 * 86400
+        os.utime(home, (month_ago, month_ago))
+        deadline = time.monotonic() + 1 + SLACK_S
+        while home.stat().st_mtime < month_ago + 60 and time.monotonic() < deadline:
+            head.read(0.05)
+        assert time.time() - home.stat().st_mtime < 60
+        home.rename(tmp_path / "gone")
+        head.read(1.0)
+        head.send("clock")
+        head.wait_for("clock")
+        assert head.stderr.read_text() == ""
+
+
 def test_term_to_the_agent_itself_asks_its_ranks(head: Head) -> None:
     """Slurm signals every process of a step."""
     begin(head, SLEEP)
