@@ -3,7 +3,8 @@
 The shell line finds an interpreter and runs the short program. That says HAVE or NEED (or OLD), after a mark, so that
 what a login shell prints before it is passed over; on NEED it reads a zip from stdin and unpacks it once under
 ``~/.cache/dcu-launch/<sha256>``; then it becomes the agent. Nothing but constants and interpreter paths stands in the
-shell line: values travel as JSON on stdin. Code that no run has used for 30 days is removed when other code is unpacked.
+shell line: values travel as JSON on stdin. Code that no run has used for 30 days is removed when other code is unpacked;
+agents mark theirs as used while they live.
 
 The interpreter runs without ``site`` (-S) and PYTHON* variables (-E -s): the agent needs the standard library alone, and
 .pth files of a large environment cost more than all else.
@@ -188,6 +189,11 @@ def interpreters(python: str | None) -> list[str]:
     return [*named, sys.executable, "python3", "python", *SYSTEM_PYTHONS]
 
 
+def shell_words(*words: str) -> str:
+    """Words as every login shell reads them: csh and tcsh expand ``!`` even in quotes, but not behind a backslash."""
+    return " ".join(shlex.quote(word).replace("!", "'\\!'") for word in words)
+
+
 @cache
 def shell_line(python: str | None) -> str:
     """One line that any login shell (sh, bash, zsh, csh, fish) hands to sh unchanged."""
@@ -196,6 +202,4 @@ def shell_line(python: str | None) -> str:
         'command -v "$p" >/dev/null 2>&1 && exec "$p" -E -s -S -u -c "$0"; done; '
         f'echo; echo "DCU-LAUNCH NONE $*"; exit {EXIT_NO_PYTHON}'
     )
-    return " ".join(
-        ["exec", "/bin/sh", "-c", *(shlex.quote(word) for word in (find, program(), *interpreters(python)))]
-    )
+    return shell_words("exec", "/bin/sh", "-c", find, program(), *interpreters(python))

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from launcher.remote import bootstrap
-from launcher.remote.bootstrap import EXIT_EARLY, EXIT_NO_PYTHON, Payload, make_payload, program, shell_line
+from launcher.remote.bootstrap import (
+    EXIT_EARLY,
+    EXIT_NO_PYTHON,
+    Payload,
+    make_payload,
+    program,
+    shell_line,
+    shell_words,
+)
 
 TOKEN = "0123456789abcdef" * 2
 #: in the place of an agent: says what it was given, and how much code there is
@@ -166,6 +174,21 @@ def test_a_node_without_python_says_what_was_tried(monkeypatch: pytest.MonkeyPat
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, env={"PATH": "/nowhere"}, check=False)
     assert done.returncode == EXIT_NO_PYTHON
     assert done.stdout == b"\nDCU-LAUNCH NONE ~/no python /none/head/python python3 python\n"
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash", "zsh", "fish", "csh", "tcsh"])
+def test_every_shell_reads_the_words_as_they_are(shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"no {shell} here: scripts/install-lab")
+    words = [
+        "/opt/a!b/python", "!!", "!1", "!", "a! b", "it's!", "$HOME", "`x`", '"!x"', "*", "~/p", "", "\u5361!\u5361",
+    ]  # fmt: skip
+    line = shell_words(
+        "exec", sys.executable, "-c", "import sys; sys.stdout.write(ascii(sys.argv[1:]))", *words
+    )
+    done = subprocess.run([program, "-c", line], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (ascii(words), "")
 
 
 def test_the_package_is_named_by_its_contents() -> None:

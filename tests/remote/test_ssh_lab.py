@@ -305,10 +305,10 @@ def test_every_login_shell_starts_the_agent(lab: Lab, head: Head) -> None:
             talk.parent.mkdir(parents=True, exist_ok=True)
             talk.write_text(f"echo welcome to {shell}\n")
     for shell in ("dash", *noise):
-        said = head.reach(f"user-{shell}@node002 python='/opt/a b/$HOME/`x`/python'")
+        said = head.reach(f"user-{shell}@node002 python='/opt/a b/$HOME/`x`/!1/python'")
         assert hostnames(said) == {"node002": "node002"}, shell
         # the name came through as it is, and Python's own is another's to report
-        assert said["reports"]["node002"]["python"] == {"error": "/opt/a b/$HOME/`x`/python is missing"}, (
+        assert said["reports"]["node002"]["python"] == {"error": "/opt/a b/$HOME/`x`/!1/python is missing"}, (
             shell
         )
 
