@@ -7,7 +7,13 @@ import json
 import click
 
 from launcher.commands.in_python import become
-from launcher.commands.model_options import base_option, other_base_option, python_option, trust_option
+from launcher.commands.model_options import (
+    base_option,
+    best_option,
+    other_base_option,
+    python_option,
+    trust_option,
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -17,6 +23,7 @@ from launcher.commands.model_options import base_option, other_base_option, pyth
     "-p", "--prompt", "prompts", multiple=True, metavar="TEXT", help="A question; may be given again."
 )
 @click.option("--system", default="", metavar="TEXT", help="A system message before each question.")
+@best_option
 @base_option
 @click.option("--base-only", is_flag=True, help="Ask the base alone, without what was learnt.")
 @click.option("--compare", is_flag=True, help="Ask base and adapter: both answers, to see what was learnt.")
@@ -69,8 +76,8 @@ from launcher.commands.model_options import base_option, other_base_option, pyth
 def generate(python: str | None, **options: object) -> None:
     """Answer questions with what a run learnt, put as they were put in training.
 
-    RUN is a run folder: its adapter on its base, or its model. ADAPTER and MODEL are folders. Questions come from --prompt,
-    from FILE (one a line; *.jsonl: one object a line with "prompt", "instruction" or "messages"; - is stdin), or without
-    either from the terminal, one after another.
+    RUN is a run folder: its adapter on its base, or its model; with --best, or as RUN/checkpoints/step-N, its best
+    checkpoint. ADAPTER and MODEL are folders. Questions come from --prompt, from FILE (one a line; *.jsonl: one object a
+    line with "prompt", "instruction" or "messages"; - is stdin), or without either from the terminal, one after another.
     """
     become(python, "launcher.train.generate", [json.dumps(options)])

@@ -7,6 +7,9 @@ import click
 base_option = click.option(
     "--base", default="", metavar="MODEL", help="The adapter's base, where it lies elsewhere now."
 )
+best_option = click.option(
+    "--best", is_flag=True, help="Of a run its best checkpoint (lowest eval loss), not its last step."
+)
 other_base_option = click.option(
     "--allow-other-base",
     is_flag=True,

@@ -4,6 +4,8 @@ A checkpoint is written aside, synced, given a manifest and moved into place wit
 safetensors, the rest JSON: nothing here is ever unpickled.
 
     checkpoints/step-00000100/{trainable.safetensors, optimizer.safetensors, state.json, manifest.json}
+    checkpoints/step-00000100/adapter/      in the best one, see ``result``; where the head does not see this folder, its
+                                            copy of that adapter is all that a step-00000100 there holds
     checkpoints/{latest, best}      names of folders
 """
 
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST = "manifest.json"
+ADAPTER = "adapter"
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -96,10 +99,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """The run's checkpoint folders, whole or not, the newest first."""
+    """The run's checkpoint folders, whole or not, the newest first; copies of an adapter alone are none."""
+    return [folder for folder in _list_steps(run_dir) if not _is_copy(folder)]
+
+
+def _list_steps(run_dir: Path) -> list[Path]:
     folder = run_dir / "checkpoints"
     found = [p for p in folder.iterdir() if _NAME.fullmatch(p.name)] if folder.is_dir() else []
     return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
+
+
+def _is_copy(folder: Path) -> bool:
+    """Whether this is what a head brought here of another node's best checkpoint: nothing to go on from."""
+    try:
+        return [entry.name for entry in folder.iterdir()] == [ADAPTER]
+    except OSError:
+        return False
 
 
 def find_newest(run_dir: Path) -> tuple[Path | None, list[str]]:
@@ -116,12 +131,18 @@ def find_newest(run_dir: Path) -> tuple[Path | None, list[str]]:
 
 
 def write_checkpoint(
-    run_dir: Path, step: int, tensors: dict[str, dict[str, Any]], state: dict[str, Any], facts: dict[str, Any]
+    run_dir: Path,
+    step: int,
+    tensors: dict[str, dict[str, Any]],
+    state: dict[str, Any],
+    facts: dict[str, Any],
+    add: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write the checkpoint of a step and point ``latest`` to it.
 
     Args:
         tensors: file name without ending -> tensors by name.
+        add: puts more into the folder, before it has its name.
     """
     from safetensors.torch import save_file
 
@@ -130,6 +151,8 @@ def write_checkpoint(
             whole = {key: value.detach().cpu().contiguous() for key, value in content.items()}
             save_file(whole, folder / f"{name}.safetensors")
         (folder / "state.json").write_text(json.dumps(state, indent=1, ensure_ascii=False), encoding="utf-8")
+        if add is not None:
+            add(folder)
 
     target = checkpoint_folder(run_dir, step)
     write_folder(target, write, {"step": step, **facts})
@@ -174,7 +197,8 @@ def prune(run_dir: Path, keep: int) -> list[str]:
     """
     best = read_pointer(run_dir, "best")
     problems = []
-    for folder in list_checkpoints(run_dir)[keep:]:
+    copies = [folder for folder in _list_steps(run_dir) if _is_copy(folder)]
+    for folder in [*list_checkpoints(run_dir)[keep:], *copies]:
         if folder.name == best:
             continue
         # renamed first: half a folder never bears a checkpoint's name

@@ -176,7 +176,10 @@ def main(argv: list[str]) -> int:
     options = json.loads(argv[0])
     try:
         source = find_source(
-            options["what"], options.get("base") or "", bool(options.get("allow_other_base"))
+            options["what"],
+            options.get("base") or "",
+            bool(options.get("allow_other_base")),
+            bool(options.get("best")),
         )
         check_options(source, options)
         prompts = gather_prompts(options)

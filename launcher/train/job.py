@@ -22,7 +22,7 @@ from launcher.train.optimizer_state import named_trainable, restore
 from launcher.train.order import Order, versions
 from launcher.train.pack import rows_of_step, steps_per_epoch
 from launcher.train.precision import Choice, choose_attention, choose_precision, load_dtype, torch_dtype
-from launcher.train.result import gather_result, write_result
+from launcher.train.result import Results
 from launcher.train.row_facts import measure_order, warn_of_shreds
 from launcher.train.samples import SAMPLES_FILE, encode_samples, make_sampler
 from launcher.train.speed import fit_limits, settle_attention, speed_up
@@ -73,7 +73,7 @@ def run_job(order: Order, world: World, device: Any, channel: Channel, stop: Sto
         recipe, world, device, channel, stop, order.run_dir, data, limits,
         engine, tuned, num_steps,
         _open_metrics(order, world, channel, progress.step),
-        _facts(order),
+        _results(order, data, tuned, engine),
         _watch_movement(recipe, tuned) if world.is_main else None,
         _figures(recipe, data, tuned, meter) if progress.step == 0 else {},
         sampler=make_sampler(
@@ -95,9 +95,9 @@ def _train(setup: Setup, progress: Progress, order: Order, stored_dtype: Any) ->
     if not run_loop(setup, progress):
         return False
     read_step = agree(lambda: _read_back(setup, order), device) if recipe.checkpoint.verify else None
-    weights = gather_result(setup)
+    weights = setup.results.gather()
     if world.is_main:
-        path = write_result(setup, stored_dtype, weights)
+        path = setup.results.write(setup.run_dir, setup.num_steps, stored_dtype, weights)
         read = {} if read_step is None else {"checkpoint_read": str(read_step)}
         channel.send(
             "result", {"path": str(path), "method": recipe.method, "base": recipe.model.path, **read}
@@ -169,8 +169,9 @@ def _count_steps(recipe: Recipe, data: RunData) -> int:
     return max(1, round(recipe.train.epochs * per_epoch))
 
 
-def _facts(order: Order) -> dict[str, Any]:
-    return {"run": order.run, "config_hash": order.config_hash, "versions": versions()}
+def _results(order: Order, data: RunData, tuned: Tuned, engine: Engine) -> Results:
+    facts = {"run": order.run, "config_hash": order.config_hash, "versions": versions()}
+    return Results(order.recipe, tuned, data.template, data.messages[0], facts, engine.is_zero)
 
 
 def _watch_movement(recipe: Recipe, tuned: Tuned) -> Movement | None:

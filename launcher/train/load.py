@@ -37,7 +37,7 @@ def pick_card(cpu: bool = False) -> Any:
 def load_source(
     source: Source, device: Any, precision: str, trust_remote_code: bool = False
 ) -> tuple[Any, Any]:
-    """The model, with the adapter around it if there is one, in evaluation mode, and its tokenizer.
+    """The model, with what was learnt around or over it, in evaluation mode, and its tokenizer.
 
     Args:
         precision: ``bf16``, ``fp16`` or ``fp32``.
@@ -55,6 +55,8 @@ def load_source(
     model = load_model(recipe, load_model_config(recipe, tokenizer), dtype, attention)
     if source.adapter is not None:
         model = add_adapter(model, source.adapter)
+    if source.learnt is not None:
+        lay_over(model, source.learnt)
     return model.to(device).eval(), tokenizer
 
 
@@ -68,3 +70,24 @@ def add_adapter(model: Any, adapter: Path) -> Any:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         told = next((line for line in lines if "size mismatch" in line), (lines or [type(error).__name__])[0])
         raise ConfigError(f"{adapter}: does not fit onto its base: {told[:300]}") from None
+
+
+def lay_over(model: Any, file: Path) -> None:
+    """Give the model the tensors of a checkpoint in place of its own; raises ConfigError where they do not fit."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        learnt = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
+    own = dict(model.named_parameters())
+    wrong = [name for name, tensor in learnt.items() if name not in own or own[name].shape != tensor.shape]
+    if wrong:
+        raise ConfigError(
+            f"{file}: does not fit onto its base: {len(wrong)} of {len(learnt)} tensors, {wrong[0]} first"
+        )
+    with torch.no_grad():
+        for name, tensor in learnt.items():
+            own[name].copy_(tensor)

@@ -26,6 +26,7 @@ from launcher.train.metrics import MetricsFile
 from launcher.train.movement import Movement
 from launcher.train.optimizer_state import collect_moments, named_trainable
 from launcher.train.pack import PackLimits, plan_step, rows_of_step, steps_per_epoch
+from launcher.train.result import Results
 from launcher.train.samples import Sampler
 from launcher.train.schedule import rate_factor
 from launcher.train.step_clock import StepClock
@@ -42,7 +43,7 @@ class Setup:
 
     Attributes:
         num_steps: of the whole run, those before a resume included.
-        facts: go into each manifest: run, config hash, versions.
+        results: writes what was learnt, for a checkpoint that is the best and at the end.
         movement: rank 0's look at gradients and parameters.
         figures: about model and rows; go into the first row of metrics, for who judges the curve.
         sampler: asks fixed questions at each validation, if the recipe has any.
@@ -61,7 +62,7 @@ class Setup:
     tuned: Tuned
     num_steps: int
     metrics: MetricsFile
-    facts: dict[str, Any]
+    results: Results
     movement: Movement | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     ahead: Ahead = field(default_factory=Ahead)
@@ -289,7 +290,10 @@ def evaluate(setup: Setup, progress: Progress) -> float | None:
 
 
 def save(setup: Setup, progress: Progress, is_best: bool) -> None:
-    """Write the checkpoint of this step, by rank 0 alone; the others wait for it at the next exchange."""
+    """Write the checkpoint of this step, by rank 0 alone; the others wait for it at the next exchange.
+
+    The best one so far also holds what ``generate`` and ``merge`` load.
+    """
     engine, trainable = setup.engine, named_trainable(setup.tuned.causal)
     if engine.is_zero:  # all ranks give their pieces
         moments, optimizer_steps = zero.gather_moments(engine.model, trainable)
@@ -305,13 +309,19 @@ def save(setup: Setup, progress: Progress, is_best: bool) -> None:
             "global_batch_size": setup.recipe.train.global_batch_size, "seed": setup.recipe.train.seed,
             "num_rows": len(setup.data.train.rows), "method": setup.recipe.method, "engine": setup.recipe.engine,
         }  # fmt: skip
-        facts = {**setup.facts, "tokens": progress.tokens, "world_size": setup.world.size}
+        facts = {**setup.results.facts, "tokens": progress.tokens, "world_size": setup.world.size}
+        tensors = {"trainable": trainable, "optimizer": moments}
+
+        def add(folder: Path) -> None:
+            setup.results.add_to_checkpoint(folder, progress.step, trainable)
+
         folder = checkpoint.write_checkpoint(
-            setup.run_dir, progress.step, {"trainable": trainable, "optimizer": moments}, state, facts
+            setup.run_dir, progress.step, tensors, state, facts, add if is_best else None
         )
         if is_best:
             checkpoint.point(setup.run_dir, "best", folder)
         for problem in checkpoint.prune(setup.run_dir, setup.recipe.checkpoint.keep):
             setup.channel.warn(problem)
-        setup.channel.send("checkpoint", {"path": str(folder)}, progress.step)
+        told = {"best": True, "adapter": (folder / checkpoint.ADAPTER).is_dir()} if is_best else {}
+        setup.channel.send("checkpoint", {"path": str(folder), **told}, progress.step)
     gather_floats([1.0], setup.device)

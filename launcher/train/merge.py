@@ -14,11 +14,11 @@ from typing import Any
 
 from launcher.base.errors import ConfigError, LauncherError, ResultError, UsageError
 from launcher.train.base_mark import mark_base
-from launcher.train.checkpoint import hash_file, write_folder
+from launcher.train.checkpoint import ADAPTER, hash_file, write_folder
 from launcher.train.load import import_training_stack, load_source
 from launcher.train.model import CARD, copy_model_config, copy_tokenizer
 from launcher.train.precision import torch_dtype
-from launcher.train.source import Source, find_source, is_run_folder
+from launcher.train.source import Source, find_source, is_checkpoint, is_run_folder
 from launcher.train.world import write_error
 
 #: what float32 sums may differ by when they are made in another order, as a share of the largest logit
@@ -47,7 +47,7 @@ class Merged:
 
 
 def merge(source: Source, trust_remote_code: bool = False) -> Merged:
-    """Add the adapter to its base in float32 and compare.
+    """Add the adapter to its base in float32 and compare; whole tensors of a checkpoint just take their places.
 
     Raises:
         ConfigError: base or adapter cannot be read, or do not fit.
@@ -56,6 +56,8 @@ def merge(source: Source, trust_remote_code: bool = False) -> Merged:
     import torch
 
     model, tokenizer = load_source(source, torch.device("cpu"), "fp32", trust_remote_code)
+    if source.adapter is None:
+        return Merged(model, tokenizer, 0.0)
     questions = [tokenizer(text, return_tensors="pt")["input_ids"] for text in PROBES]
     before = [_logits(model, ids) for ids in questions]
     try:
@@ -87,10 +89,11 @@ def _logits(model: Any, ids: Any) -> Any:
         return model(input_ids=ids).logits.float()
 
 
-def write_merged(merged: Merged, source: Source, adapter: Path, target: Path, dtype: str) -> None:
+def write_merged(merged: Merged, source: Source, part: Path, target: Path, dtype: str) -> None:
     """Write the model folder: safetensors, the base's own config and tokenizer files, and where it comes from.
 
     Args:
+        part: the folder of what was learnt: an adapter or a checkpoint.
         dtype: ``bf16``, ``fp16``, ``fp32``; ``base``: the one that the base is stored in.
     """
     stored = torch_dtype(dtype) if dtype != "base" else _dtype_of_base(source)
@@ -98,8 +101,8 @@ def write_merged(merged: Merged, source: Source, adapter: Path, target: Path, dt
     origin = {
         "base": source.base,
         "base_mark": mark,
-        "adapter": str(adapter),
-        "adapter_sha256": _hash_adapter(adapter),
+        "adapter": str(part),
+        "adapter_sha256": _hash_part(part),
         "difference": merged.difference,
     }
     kept = {key: source.card[key] for key in ("template", "end_ids", "seed") if key in source.card}
@@ -144,15 +147,22 @@ def _name_dtype(config: Path, name: str) -> None:
         )
 
 
-def _hash_adapter(adapter: Path) -> dict[str, str]:
-    names = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
-    return {name: hash_file(adapter / name) for name in names if (adapter / name).is_file()}
+def _hash_part(part: Path) -> dict[str, str]:
+    names = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "trainable.safetensors")
+    return {name: hash_file(part / name) for name in names if (part / name).is_file()}
 
 
-def choose_target(what: str, out: str, adapter: Path) -> Path:
-    """Where the merged model goes: ``merged`` in the run folder, or beside the adapter; raises UsageError."""
-    folder = Path(what).expanduser()
-    default = (folder if is_run_folder(folder) else adapter.parent) / "merged"
+def choose_target(what: str, out: str, part: Path) -> Path:
+    """Where the merged model goes; raises UsageError.
+
+    By default ``merged`` in the run folder, or beside the adapter; of a checkpoint, which may be deleted with all that is
+    in it, ``merged-step-00000100`` in the run folder.
+    """
+    folder, step = Path(what).expanduser(), part.parent if part.name == ADAPTER else part
+    if is_checkpoint(step):
+        default = step.absolute().parent.parent / f"merged-{step.absolute().name}"
+    else:
+        default = (folder if is_run_folder(folder) else part.parent) / "merged"
     target = Path(out).expanduser() if out else default
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{target}: is there already, and is not overwritten", "--out DIR names another")
@@ -164,14 +174,17 @@ def main(argv: list[str]) -> int:
     options = json.loads(argv[0])
     try:
         source = find_source(
-            options["what"], options.get("base") or "", bool(options.get("allow_other_base"))
+            options["what"],
+            options.get("base") or "",
+            bool(options.get("allow_other_base")),
+            bool(options.get("best")),
         )
-        if source.adapter is None:
+        if source.part is None:
             raise ConfigError(f"{options['what']}: a whole model, there is no adapter to merge")
-        target = choose_target(options["what"], options.get("out") or "", source.adapter)
+        target = choose_target(options["what"], options.get("out") or "", source.part)
         import_training_stack()
         merged = merge(source, bool(options.get("trust_remote_code")))
-        write_merged(merged, source, source.adapter, target, str(options.get("dtype") or "base"))
+        write_merged(merged, source, source.part, target, str(options.get("dtype") or "base"))
     except LauncherError as error:
         write_error(error)
         return error.exit_code
@@ -180,8 +193,11 @@ def main(argv: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    told = (
+        f"merged in float32; logits of {len(PROBES)} texts differ from base and adapter by at most "
+        f"{merged.difference:.1e} of the largest one"
+    )
     sys.stdout.write(
-        f"{target}\nmerged in float32; logits of {len(PROBES)} texts differ from base and adapter by at most "
-        f"{merged.difference:.1e} of the largest one\n"
+        f"{target}\n{told if source.adapter else 'the base with what was learnt in its place'}\n"
     )
     return 0

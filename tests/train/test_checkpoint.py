@@ -165,3 +165,20 @@ def test_a_writer_killed_in_the_middle_leaves_a_whole_one(tmp_path, delay_s):
     assert int(folder.name[5:]) >= done
     assert checkpoint.read_tensors(folder, "trainable")["a"].shape == (1 << 20,)
     assert json.loads((folder / "manifest.json").read_text())["step"] == checkpoint.read_state(folder)["step"]
+
+
+def test_a_copy_of_an_adapter_alone_is_no_checkpoint_and_goes_with_old_ones(tmp_path):
+    """What a head that does not see a node's run folder brings there, see ``launcher/launch/fetch_best.py``."""
+    write(tmp_path, 1)
+    for step in (5, 7):
+        copy = checkpoint.checkpoint_folder(tmp_path, step)
+        (copy / "adapter").mkdir(parents=True)
+        (copy / "adapter" / "manifest.json").write_text("{}")
+    checkpoint.point(tmp_path, "best", copy)
+    newest, skipped = checkpoint.find_newest(tmp_path)
+    assert (newest and newest.name, skipped) == ("step-00000001", [])
+    assert checkpoint.prune(tmp_path, 1) == []
+    assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == [
+        "step-00000001",
+        "step-00000007",
+    ]

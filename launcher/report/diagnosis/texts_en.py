@@ -85,8 +85,8 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "threshold": "5% above the lowest, the last two measurements or more all 2% above it, with a falling training loss",
         "reason": "validation uses the same rows each time, so its noise is far below 2%; two measurements in a row make "
         "it no accident",
-        "cure": "use checkpoints/best (step {best_step}); fewer epochs, more rows, a lower lora.r or learning rate, or more "
-        "lora.dropout",
+        "cure": "dcu-launch generate RUN --best and merge RUN --best take the best checkpoint (step {best_step}); fewer "
+        "epochs, more rows, a lower lora.r or learning rate, or more lora.dropout",
     },
     "CARD_ERROR": {
         "title": "The curve broke off with an error of the card",

@@ -75,7 +75,8 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
         "同时训练损失从 {before} 降到 {after}",
         "threshold": "比最低值高 5%,最后至少两次都比最低值高 2%,而训练损失仍在下降",
         "reason": "每次验证用的是同样的数据,噪声远低于 2%;连续两次就不是偶然",
-        "cure": "使用 checkpoints/best(第 {best_step} 步);减少 epochs,增加数据,降低 lora.r 或学习率,或加大 lora.dropout",
+        "cure": "用 dcu-launch generate RUN --best、merge RUN --best 取最好的检查点(第 {best_step} 步);减少 epochs,增加数据,"
+        "降低 lora.r 或学习率,或加大 lora.dropout",
     },
     "CARD_ERROR": {
         "title": "曲线因卡上的错误中断",
