@@ -45,8 +45,9 @@ else:
 
 #: Slurm sends them to every process of a step; ranks hear of it there, and from the head
 NOT_FOR_US = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
-#: when nothing is asked any more after the report, what starting ranks needs is loaded
-LOAD_AFTER_S = 0.5
+#: when nothing is asked any more after the report, what starting ranks needs is loaded: not at once, since nodes that
+#: share CPUs with others, or with the head, would keep those waiting
+LOAD_AFTER_S = 2.0
 TICK_S = 0.5
 #: the bootstrap removes code that has been used by nobody for 30 days
 TOUCH_EVERY_S = 6 * 3600.0
@@ -148,7 +149,7 @@ class Agent:
     def _inherit(self) -> None:
         """From now on programs are started: what they leave behind becomes ours, and after us the guardian's."""
         if not self._inherits:
-            guardian.announce_start(self._guardian)
+            guardian.announce_start(self._guardian, self._token)
             process_tree.become_subreaper()
             self._inherits = True  # only now: whoever sees it may fork at once
 

@@ -24,6 +24,8 @@ else:
 RUN_VARIABLE = "DCU_LAUNCH_TOKEN"
 #: the first look at what the agent has started, and the later ones: a scan of /proc is not free beside a training
 FIRST_SCAN_S, SCAN_EVERY_S = 1.0, 5.0
+#: the first look where nothing was announced: many agents may be answering on few CPUs
+UNANNOUNCED_SCAN_S = 3.0
 END_LIMIT_S = 25.0
 #: from the agent: now it begins to start other programs
 STARTING = signal.SIGUSR1
@@ -51,14 +53,15 @@ def start_agent_under_guard(token: str) -> int:
     code = 1
     try:
         _detach()
-        code = _guard(agent, process_tree.start_time(agent) or 0, token)
+        code = _guard(agent, token)
     finally:
         os._exit(code)
 
 
-def announce_start(guardian: int) -> None:
-    """Called by the agent before it starts other programs: the guardian gets ready to inherit them."""
+def announce_start(guardian: int, token: str) -> None:
+    """Called by the agent before it starts other programs: they are on record, and the guardian gets ready to inherit."""
     if os.getppid() == guardian:  # else it was killed, and its pid may be another's
+        Record(os.getpid(), guardian, token).write(set())
         os.kill(guardian, STARTING)
 
 
@@ -73,11 +76,11 @@ def _detach() -> None:
     process_tree.close_descriptors_but({0, 1, 2})
 
 
-def _guard(agent: int, agent_started: int, token: str) -> int:
+def _guard(agent: int, token: str) -> int:
     """Wait for the agent's end, end what it left, and return its exit code."""
-    record = Record(agent, agent_started, token)
+    record = Record(agent, os.getpid(), token)
     known: Set[ProcessId] = set()
-    wait_s = FIRST_SCAN_S
+    wait_s = UNANNOUNCED_SCAN_S
     is_subreaper = False
     while True:
         found, status = os.waitpid(agent, os.WNOHANG)
@@ -88,6 +91,7 @@ def _guard(agent: int, agent_started: int, token: str) -> int:
             # not earlier, since an agent that only answers shall cost as little as can be
             process_tree.become_subreaper()
             is_subreaper = True
+            wait_s = FIRST_SCAN_S
         if arrived is None:
             wait_s = SCAN_EVERY_S
             seen = set(process_tree.descendants(agent))
@@ -146,23 +150,27 @@ def _temporary_folder() -> str:
 
 
 class Record:
-    """The file that names an agent, its guardian and what they have started."""
+    """The file that names an agent, its guardian and what they have started.
 
-    def __init__(self, agent: int, agent_started: int, token: str) -> None:
+    The agent writes it first, before it starts anything; an agent that only answers leaves no file to make and to remove.
+    """
+
+    def __init__(self, agent: int, guardian: int, token: str) -> None:
         folder = record_folder()
         self._path = os.path.join(folder, "agent-%d.json" % agent) if folder else None
-        own = (os.getpid(), process_tree.start_time(os.getpid()) or 0)
-        self._fixed = {"place": _place(), "agent": (agent, agent_started), "guardian": own, "token": token}
-        self.write(set())
+        self._fixed: Dict[str, Any] = {"place": _place(), "token": token}
+        for name, pid in (("agent", agent), ("guardian", guardian)):
+            self._fixed[name] = (pid, process_tree.start_time(pid) or 0)
 
     def write(self, known: Set[ProcessId]) -> None:
         """Note what runs now; a disk that does not take it is no reason to fail."""
         if self._path is None:
             return
         try:
-            with open(self._path + ".partial", "w") as file:
+            partial = "%s.%d.partial" % (self._path, os.getpid())
+            with open(partial, "w") as file:
                 file.write(plain_json.dumps(dict(self._fixed, known=sorted(known))))
-            os.replace(self._path + ".partial", self._path)
+            os.replace(partial, self._path)
         except OSError:
             pass
 

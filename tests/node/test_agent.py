@@ -597,6 +597,20 @@ def test_the_next_agent_ends_what_agent_and_guardian_left_when_killed_together(t
     assert not record.exists()
 
 
+def test_what_starts_is_on_record_before_it_runs_and_an_agent_that_only_answers_leaves_no_file(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / f"dcu-launch-{os.getuid()}"
+    with open_head(tmp_path) as head:
+        head.prepare()
+        assert not list(folder.glob("*"))
+        head.order(f"import os; print(len(os.listdir({str(folder)!r})), flush=True)", ranks=[0])
+        head.wait_for_output(b"\n")
+        assert head.output[0].split()[0] == b"1"
+        assert head.end() == 0
+    assert not list(folder.glob("*"))
+
+
 def test_another_agent_of_the_user_is_no_orphan(tmp_path: Path) -> None:
     with open_head(tmp_path) as first, open_head(tmp_path) as second:
         pids = begin(first, SLEEP)

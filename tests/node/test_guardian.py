@@ -115,11 +115,14 @@ def test_a_folder_that_others_can_write_is_not_used(folder: Path) -> None:
     guardian.Record(1, 2, "t" * 32).remove()
 
 
-def test_a_record_is_written_whole_and_removed(folder: Path) -> None:
-    kept = guardian.Record(4711, 5, "t" * 32)
+def test_a_record_is_written_whole_and_removed(folder: Path, stray: subprocess.Popen[bytes]) -> None:
+    kept = guardian.Record(stray.pid, os.getpid(), "t" * 32)
+    assert list(folder.iterdir()) == []
     kept.write({(8, 9), (6, 7)})
-    data = json.loads((folder / "agent-4711.json").read_text())
-    assert data == {"place": guardian._place(), "agent": [4711, 5], "token": "t" * 32, "known": [[6, 7], [8, 9]],
+    (path,) = folder.iterdir()
+    assert path.name == f"agent-{stray.pid}.json"
+    data = json.loads(path.read_text())
+    assert data == {"place": guardian._place(), "agent": list(identity(stray)), "token": "t" * 32, "known": [[6, 7], [8, 9]],
                     "guardian": [os.getpid(), process_tree.start_time(os.getpid())]}  # fmt: skip
     kept.remove()
     assert list(folder.iterdir()) == []
