@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from launcher.base.errors import NodeLostError
 from launcher.commands.outside import Outside
 from launcher.commands.request import Request
 from launcher.commands.torch_check import TorchCheck
 from launcher.hosts.host import unique_labels
 from launcher.launch.board import NODES_FILE, Board
+from launcher.launch.fetch_best import BestFetch
 from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan
@@ -52,16 +54,19 @@ def watch_attempt(
         total_steps=steps,
         picture=None if plain else Picture(request.spec.name, steps, outside.started, hosts_of_ranks),
     )
+    sees_run_dir = [report.sees_run_dir is not False for report in reports]
+    best = None if all(sees_run_dir) else BestFetch(nodes, folder.path, view.status)
     supervisor = Supervisor(
         nodes=nodes,
         plan=plan,
         spec=request.spec,
         folder=folder,
         view=_judging(view, request, plan, folder),
-        sees_run_dir=[report.sees_run_dir is not False for report in reports],
+        sees_run_dir=sees_run_dir,
         start_limit_s=request.options["start_timeout"],
         save_limit_s=request.options["save_grace"],
         gate=gate,
+        best=best,
     )
     if isinstance(gate, TorchCheck):
         gate.say = view.status
@@ -79,10 +84,29 @@ def watch_attempt(
 
     nodes.set_tick(tick)
     try:
-        return supervisor.run()
+        outcome = supervisor.run()
+        if best is not None:
+            finish_best(best, outcome, view.status)
+        return outcome
     finally:
         nodes.set_tick(lambda: None)
         view.close()
+
+
+def finish_best(best: BestFetch, outcome: Outcome, tell: Callable[[str], None]) -> None:
+    """Have the best adapter here before anything else is asked of its node, or nothing of it.
+
+    Raises:
+        StoppedError: Ctrl-C while it came.
+    """
+    if outcome.kind not in ("done", "interrupted"):
+        best.give_up()
+    try:
+        best.finish()
+    except NodeLostError as error:
+        tell(error.message)
+    if best.here:
+        tell(f"the adapter of the best checkpoint is here: checkpoints/{best.here}/adapter")
 
 
 def _judging(view: TerminalView, request: Request, plan: LaunchPlan, folder: RunFolder) -> View:

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.base.errors import PreflightError
 from launcher.commands.request import Request
-from launcher.launch.fetch import LOOK_LIMIT_S
+from launcher.launch.fetch import LOOK_LIMIT_S, MANIFEST
 from launcher.launch.nodes import Nodes
 from launcher.launch.run_state import end_rows
 from launcher.preflight.report import NodeReport
@@ -36,7 +36,7 @@ def check_resume(nodes: Nodes, request: Request, reports: Sequence[NodeReport]) 
         nodes.send(0, {"kind": "fetch_look", "folder": str(run_dir), "names": []})
         is_there = path.name in nodes.collect("fetch_state", [0], LOOK_LIMIT_S)[0]["checkpoints"]
     else:
-        is_there = (run_dir / "checkpoints" / path.name).is_dir()
+        is_there = (run_dir / "checkpoints" / path.name / MANIFEST).is_file()  # a fetched adapter has none
     if not is_there:
         raise PreflightError(
             f"run folder {run_dir}: its newest checkpoint, {path.name}, was written by {saved['host']}; "

@@ -77,7 +77,7 @@ def fetch_results(
 def _fetch(nodes: Nodes, node: int, target: Path) -> None:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    writer = _Writer(partial, lambda total: nodes.send(node, {"kind": "taken", "bytes": total}))
+    writer = FolderWriter(partial, lambda total: nodes.send(node, {"kind": "taken", "bytes": total}))
     try:
         nodes.send(node, {"kind": "fetch", "folder": str(target)})
         told = _receive(nodes, node, writer)
@@ -97,7 +97,7 @@ def _fetch(nodes: Nodes, node: int, target: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _receive(nodes: Nodes, node: int, writer: _Writer) -> dict[str, Any]:
+def _receive(nodes: Nodes, node: int, writer: FolderWriter) -> dict[str, Any]:
     """Hand everything that comes to the writer; returns what the node read from its disk."""
     for arrival in nodes.arrivals():
         if arrival.signal_number and arrival.signal_number != INTERRUPTING:  # nothing is left to save
@@ -136,7 +136,7 @@ def check_files(received: dict[str, dict[str, Any]], told: dict[str, Any], manif
 
 
 @dataclass
-class _Writer:
+class FolderWriter:
     """Writes the files of one folder in a thread of its own: a slow disk must not silence the head.
 
     Attributes:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.launch.fetch_best import BestFetch
 from launcher.launch.gate import Gate
 from launcher.launch.nodes import Nodes
 from launcher.launch.order import LaunchPlan, RunSpec, node_message
@@ -41,6 +42,7 @@ class Supervisor:
         start_limit_s: ranks that are not up and joined so long after the order are late.
         save_limit_s: what ranks have to save and end after SIGUSR1.
         gate: says whether they may go on, by what is heard of torch.
+        best: fetches best checkpoints' adapters of nodes that do not see the run folder.
         sees_run_dir: for each node, whether it writes into the head's run folder itself.
     """
 
@@ -53,6 +55,7 @@ class Supervisor:
     start_limit_s: float
     save_limit_s: float = 300.0
     gate: Gate = field(default_factory=Gate)
+    best: BestFetch | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
     failures: list[RankExit] = field(default_factory=list)
     left: list[tuple[str, int]] = field(default_factory=list)
@@ -122,6 +125,8 @@ class Supervisor:
             self._on_signal(arrival.signal_number, by)
         elif arrival.lost:
             self._on_lost(arrival.node, arrival.lost)
+        elif self.best is not None and self.best.take(arrival):
+            pass
         elif isinstance(arrival.frame, tuple):
             self._on_output(arrival.node, *arrival.frame)
         elif isinstance(arrival.frame, dict):
@@ -166,6 +171,8 @@ class Supervisor:
             self.results.update({str(key): str(value) for key, value in data.items()})
         elif kind == "checkpoint":
             self.saved_step = step
+            if self.best is not None and not self.sees_run_dir[node]:
+                self.best.hear(node, data)
         if kind in FILES_OF_ROWS and not self.sees_run_dir[node]:
             row = json.dumps({"step": step, **data}, ensure_ascii=False)
             self.folder.append(FILES_OF_ROWS[kind], f"{row}\n".encode())
@@ -261,6 +268,8 @@ class Supervisor:
 
     def _watch_clock(self, begun: float) -> None:
         now = self.nodes.clock()
+        if self.best is not None:
+            self.best.tick()
         if not self._stop_how:
             self._ask_beside(now - begun)
         if self._judge_at is not None and now >= self._judge_at:
@@ -295,6 +304,8 @@ class Supervisor:
         if self._stop_how == "broken" and how == "broken" and not self._forced:
             return
         self._stop_how = how
+        if self.best is not None and self._signal != INTERRUPTING:
+            self.best.give_up()
         self._settle_until = None
         self._stop_until = self.nodes.clock() + grace_s + STOP_SLACK_S
         self.nodes.send_all({"kind": "stop", "how": how, "grace": grace_s})

@@ -3,12 +3,14 @@
 The head's words and the answers to them:
 
     fetch_look  which of these folders are there, with how many bytes; which checkpoints    -> fetch_state
-    fetch       send a folder: each file's name and size, then its bytes in pieces          -> file, pieces, fetched
+    fetch       send a folder: each file's name, then its bytes in pieces, of which at most ``window`` bytes are under
+                way; a folder that goes meanwhile is told with ``about: fetch``   -> file, pieces, fetched or fault
     taken       so many bytes are written at the head: more may follow
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -35,8 +37,11 @@ def look(message: Dict[str, Any]) -> Dict[str, Any]:
             found[name] = sum(os.path.getsize(os.path.join(path, file)) for file in list_files(path))
     checkpoints = os.path.join(message["folder"], "checkpoints")
     names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
+    # a head may have left a copy of an adapter here, without a manifest
     whole = sorted(
-        name for name in names if os.path.isdir(os.path.join(checkpoints, name)) and name[0] != "."
+        name
+        for name in names
+        if name[0] != "." and os.path.isfile(os.path.join(checkpoints, name, "manifest.json"))
     )
     return {"kind": "fetch_state", "found": found, "checkpoints": whole}
 
@@ -56,12 +61,17 @@ class FolderSender:
         folder: whose files are sent.
         say: sends a message to the head, from any thread.
         send: sends a piece of a file to the head, from any thread.
+        window: so many bytes may be under way; 0: as many as the wire takes.
     """
 
     def __init__(
-        self, folder: str, say: Callable[[Dict[str, Any]], None], send: Callable[[bytes], None]
+        self,
+        folder: str,
+        say: Callable[[Dict[str, Any]], None],
+        send: Callable[[bytes], None],
+        window: int = 0,
     ) -> None:
-        self._folder, self._say, self._send = folder, say, send
+        self._folder, self._say, self._send, self._window = folder, say, send, window or wire.WINDOW_BYTES
         self._sent = 0
         self._taken = 0
         self._moved = threading.Condition()
@@ -75,9 +85,12 @@ class FolderSender:
 
     def _run(self) -> None:
         try:
+            if not os.path.isdir(self._folder):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._folder)
             files = {name: self._send_file(name) for name in list_files(self._folder)}
         except OSError as error:
-            self._say({"kind": "fault", "error": "%s: %s" % (error.filename or self._folder, error.strerror)})
+            told = "%s: %s" % (error.filename or self._folder, error.strerror)
+            self._say({"kind": "fault", "about": "fetch", "error": told})
         else:
             self._say({"kind": "fetched", "files": files})
 
@@ -99,5 +112,5 @@ class FolderSender:
 
     def _wait_for_room(self) -> None:
         with self._moved:
-            while self._sent - self._taken >= wire.WINDOW_BYTES:
+            while self._sent - self._taken >= self._window:
                 self._moved.wait()

@@ -40,7 +40,9 @@ class Folders:
         elif kind == "fetch_look":
             self._in_thread(lambda: folder_out.look(message))
         elif kind == "fetch":
-            self._sender = folder_out.FolderSender(message["folder"], self._say, self._send)
+            self._sender = folder_out.FolderSender(
+                message["folder"], self._say, self._send, int(message.get("window", 0))
+            )
         elif kind == "taken" and self._sender is not None:
             self._sender.taken(int(message["bytes"]))
 

@@ -18,7 +18,8 @@ def run_dir(tmp_path: Path) -> Path:
     for name in (
         "adapter/a.safetensors",
         "adapter/sub/空",
-        "checkpoints/step-2/x",
+        "checkpoints/step-2/manifest.json",
+        "checkpoints/step-4/adapter/manifest.json",
         "checkpoints/.step-3.partial/x",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,9 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path):
     said: queue.Queue = queue.Queue()
     FolderSender(str(tmp_path), said.put, said.put)
     assert said.get(timeout=20)["kind"] == "file"
-    assert said.get(timeout=20) == {"kind": "fault", "error": f"{tmp_path}/gone: No such file or directory"}
+    assert said.get(timeout=20) == {
+        "kind": "fault", "about": "fetch", "error": f"{tmp_path}/gone: No such file or directory"
+    }  # fmt: skip
 
 
 def test_run_folder_on_a_node(tmp_path: Path):
@@ -92,3 +95,23 @@ def test_run_folder_on_a_node(tmp_path: Path):
     (tmp_path / "file").touch()
     assert make_run_dir(str(tmp_path / "file")) == f"{tmp_path}/file: File exists"
     assert make_run_dir(str(tmp_path / "file" / "x")) == f"{tmp_path}/file/x: Not a directory"
+
+
+def test_a_folder_that_goes_is_a_fault_of_the_fetch_and_its_window_is_the_heads(tmp_path: Path):
+    said: queue.Queue = queue.Queue()
+    FolderSender(str(tmp_path / "gone"), said.put, said.put)
+    assert said.get(timeout=20) == {
+        "kind": "fault", "about": "fetch", "error": f"{tmp_path}/gone: No such file or directory"
+    }  # fmt: skip
+    (tmp_path / "adapter").mkdir()
+    for name in "ab":
+        (tmp_path / "adapter" / name).write_bytes(b"x" * wire.PIECE_BYTES)
+    sender = FolderSender(str(tmp_path / "adapter"), said.put, said.put, wire.PIECE_BYTES)
+    assert [said.get(timeout=20) for _ in range(3)] == [
+        {"kind": "file", "name": "a"}, b"x" * wire.PIECE_BYTES, {"kind": "file", "name": "b"}
+    ]  # fmt: skip
+    with pytest.raises(queue.Empty):
+        said.get(timeout=0.3)
+    sender.taken(wire.PIECE_BYTES)
+    assert said.get(timeout=20) == b"x" * wire.PIECE_BYTES
+    assert said.get(timeout=20)["kind"] == "fetched"

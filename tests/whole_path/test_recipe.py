@@ -194,3 +194,48 @@ def test_save_and_stop_files_work_where_nodes_do_not_share_the_run_folder(
         assert kept["world_size"] == 2
     for host in (1, 2):
         lab.wait_gone(host, within_s=6)
+
+
+def test_the_best_adapter_is_at_the_head_while_training_goes_on(lab, lab_path, tiny_model, rows_file):
+    names, run_dir = lab.up(2), "/tmp/runs/best"
+
+    def sh(host, text):
+        return lab.run(host, ["sh", "-c", f"cd {run_dir} && {text}"], check=True).stdout
+
+    said = lab_path / "said"
+    with said.open("w") as out:
+        process = lab.launch_popen(
+            ["--hosts", write_hosts(lab_path, [names[1], names[0]], 1), "--run-dir", run_dir, RECIPE,
+             f"model.path={tiny_model}", f"data.path={rows_file}", "train.max_steps=400", "train.eval_every=20",
+             "checkpoint.keep=1", *EXACT],
+            cwd=lab_path, stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    seen = set()
+
+    def is_over():
+        done = lab.run(1, ["sh", "-c", f"cat {run_dir}/checkpoints/best; ls {run_dir}/summary.json"])
+        seen.update(line for line in done.stdout.splitlines() if line.startswith("step-") and len(line) == 13)
+        return process.poll() is not None
+
+    wait_until(is_over, 240)
+    assert process.returncode == 0, said.read_text()
+    best = sh(2, "cat checkpoints/best")
+    assert sh(1, "cat checkpoints/best") == best
+    assert len(seen) > 1, seen  # earlier ones had come while it trained
+    assert sh(1, "ls -A checkpoints").split() == ["best", best.strip()]
+    assert sh(1, f"ls -A checkpoints/{best.strip()}").split() == ["adapter"]
+    sums = f"sha256sum checkpoints/{best.strip()}/adapter/*"
+    assert sh(1, sums) == sh(2, sums)
+    assert "adapter_model.safetensors" in sh(1, sums)
+    assert (
+        f"the adapter of the best checkpoint is here: checkpoints/{best.strip()}/adapter" in said.read_text()
+    )
+    assert sh(1, "sha256sum adapter/*") == sh(2, "sha256sum adapter/*")
+    bests = [
+        row["data"]
+        for row in map(json.loads, sh(1, "cat events.jsonl").splitlines())
+        if row["kind"] == "checkpoint"
+    ]
+    assert [data["path"] for data in bests if data.get("best")][-1] == f"{run_dir}/checkpoints/{best.strip()}"
+    for host in (1, 2):
+        lab.wait_gone(host, within_s=6)
