@@ -37,13 +37,15 @@ def look(message: Dict[str, Any]) -> Dict[str, Any]:
             found[name] = sum(os.path.getsize(os.path.join(path, file)) for file in list_files(path))
     checkpoints = os.path.join(message["folder"], "checkpoints")
     names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
-    # a head may have left a copy of an adapter here, without a manifest
     whole = sorted(
-        name
-        for name in names
-        if name[0] != "." and os.path.isfile(os.path.join(checkpoints, name, "manifest.json"))
+        name for name in names if name[0] != "." and _is_checkpoint(os.path.join(checkpoints, name))
     )
     return {"kind": "fetch_state", "found": found, "checkpoints": whole}
+
+
+def _is_checkpoint(path: str) -> bool:
+    """Whether it may be one, a script's of whatever form too; a head that was here has left an adapter alone."""
+    return os.path.isdir(path) and os.listdir(path) != ["adapter"]
 
 
 def list_files(folder: str) -> List[str]:

@@ -18,7 +18,7 @@ def run_dir(tmp_path: Path) -> Path:
     for name in (
         "adapter/a.safetensors",
         "adapter/sub/空",
-        "checkpoints/step-2/manifest.json",
+        "checkpoints/step-2/x",
         "checkpoints/step-4/adapter/manifest.json",
         "checkpoints/.step-3.partial/x",
     ):
