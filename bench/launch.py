@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,18 +27,8 @@ LIMIT_S = 180
 BIN = Path(sys.executable).parent
 
 
-def make_peers() -> None:
-    """DeepSpeed's launcher in an environment of its own, which sees this one's torch; pdsh from the system."""
-    folder = ROOT / ".venv-bench"
-    if not (folder / "bin" / "deepspeed").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        site = next((folder / "lib").glob("python3*/site-packages"))
-        (site / "base.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        pip = [str(folder / "bin" / "pip"), "install", "-q"]
-        subprocess.run([*pip, "setuptools", "wheel"], check=True)
-        subprocess.run(
-            [*pip, "--no-build-isolation", "deepspeed"], check=True, env={**os.environ, "DS_BUILD_OPS": "0"}
-        )
+def find_pdsh() -> None:
+    """DeepSpeed's launcher, which the set-up has brought, calls it."""
     if shutil.which("pdsh") is None:
         subprocess.run(["apt-get", "-qq", "install", "-y", "pdsh"], check=True, stdout=subprocess.DEVNULL)
 
@@ -78,9 +66,8 @@ class Arms:
         return ["bash", "-c", "\n".join([*lines, "wait"])]
 
     def _deepspeed(self, out: str) -> list[str]:
-        program = ROOT / ".venv-bench" / "bin" / "deepspeed"
         return [
-            str(program), "--hostfile", str(self.hostfile), f"--master_addr={self.lab.address(1)}",
+            str(BIN / "deepspeed"), "--hostfile", str(self.hostfile), f"--master_addr={self.lab.address(1)}",
             f"--master_port={self.port}", str(SCRIPT), out,
         ]  # fmt: skip
 
@@ -121,7 +108,7 @@ def main() -> None:
     asked = parser.parse_args()
     names = asked.arms.split(",")
     if "deepspeed" in names:
-        make_peers()
+        find_pdsh()
     lab = Lab(ROOT / ".lab" / "bench")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     try:
