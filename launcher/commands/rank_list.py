@@ -18,12 +18,12 @@ def read_ranks(text: str | None, world_size: int, option: str = "--ranks") -> fr
         first, _, last = part.strip().partition("-")
         if not _is_number(first) or (last and not _is_number(last)):
             raise UsageError(f"{option} {text}: expected numbers and ranges, such as 0,8-11")
-        ranks.update(range(int(first), min(int(last or first), world_size) + 1))
-    beyond = sorted(rank for rank in ranks if rank >= world_size)
-    if beyond:
-        raise UsageError(f"{option} {text}: there are ranks 0 to {world_size - 1} only")
-    if not ranks:
-        raise UsageError(f"{option} {text}: names no rank")
+        lowest, highest = int(first), int(last or first)
+        if lowest > highest:
+            raise UsageError(f"{option} {text}: {part.strip()} counts down; expected {highest}-{lowest}")
+        if highest >= world_size:
+            raise UsageError(f"{option} {text}: there are ranks 0 to {world_size - 1} only")
+        ranks.update(range(lowest, highest + 1))
     return frozenset(ranks)
 
 
