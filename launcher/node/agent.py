@@ -240,7 +240,9 @@ class Agent:
         if report.get("sees_run_dir") is False:
             from . import folder_out
 
-            report["run_dir_error"] = folder_out.make_run_dir(message["run_dir"])
+            # else the next start would find the working folder that this one was refused for
+            if report.get("workdir") or not folder_out.is_inside(message["run_dir"], message["workdir"]):
+                report["run_dir_error"] = folder_out.make_run_dir(message["run_dir"])
         report.update(setup=steps, orphans=orphans)
         self._variables = variables
         no_cards = not (report.get("cards") or {}).get("count")

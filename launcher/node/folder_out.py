@@ -28,6 +28,11 @@ def make_run_dir(path: str) -> str:
     return "" if os.access(path, os.W_OK | os.X_OK) else "%s: no permission to write" % path
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Whether an absolute path is a folder or stands below it."""
+    return os.path.commonpath([os.path.normpath(path), os.path.normpath(folder)]) == os.path.normpath(folder)
+
+
 def look(message: Dict[str, Any]) -> Dict[str, Any]:
     """What of ``names`` is in ``folder``, as bytes by name; the names of whole checkpoints below it."""
     found = {}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.node import wire
-from launcher.node.folder_out import FolderSender, look, make_run_dir
+from launcher.node.folder_out import FolderSender, is_inside, look, make_run_dir
 
 
 @pytest.fixture
@@ -95,6 +95,13 @@ def test_run_folder_on_a_node(tmp_path: Path):
     (tmp_path / "file").touch()
     assert make_run_dir(str(tmp_path / "file")) == f"{tmp_path}/file: File exists"
     assert make_run_dir(str(tmp_path / "file" / "x")) == f"{tmp_path}/file/x: Not a directory"
+
+
+def test_what_stands_inside_a_folder():
+    assert is_inside("/a/b/runs/x", "/a/b/")
+    assert is_inside("/a/b", "/a/b")
+    assert not is_inside("/a/bc/x", "/a/b")
+    assert not is_inside("/a/b/../c", "/a/b")
 
 
 def test_a_folder_that_goes_is_a_fault_of_the_fetch_and_its_window_is_the_heads(tmp_path: Path):

@@ -35,6 +35,7 @@ def test_working_folder_that_one_host_lacks(lab, lab_path: Path):
     assert "--workdir" in said
     assert "--sync" in said
     assert names[0] not in said.split("hint")[0]
+    assert lab.run(2, ["ls", "/tmp/only here"]).returncode != 0, "the refused start made the folder itself"
     facts = facts_in_lab(lab, lab_path, two(names), "--workdir", lab_path, "facts.py")
     assert {told["cwd"] for told in facts} == {str(lab_path)}
 
