@@ -69,7 +69,7 @@ CODES = {
     ),
     "LEARNING_RATE_UNUSUAL": Code(WARNING, "leave train.learning_rate out for the method's usual one"),
     "FEWER_CARDS_THAN_SLOTS": Code(
-        ERROR, "correct slots= in the hostfile, or the visibility variable on that node"
+        ERROR, "correct slots= or devices= in the hostfile, or the visibility variable on that node"
     ),
     "VISIBILITY_CONTRADICTS": Code(
         ERROR,

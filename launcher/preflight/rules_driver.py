@@ -113,7 +113,12 @@ def cards_suffice(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding
     found = []
     for report, host in zip(reports, wanted.hosts, strict=True):
         slots = host.slots or wanted.ranks_per_host
-        if slots is None or host.devices or not report.card_count or report.usable_cards is None:
+        if not report.card_count or report.usable_cards is None:
+            continue
+        if host.devices:
+            found += _devices_beyond(report, host)
+            continue
+        if slots is None:
             continue
         if report.usable_cards < slots and _contradiction(report) is None:
             why = ", ".join(f"{name}={value}" for name, value in report.visibility.items())
@@ -124,6 +129,17 @@ def cards_suffice(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding
             text += f" ({why})" if why else ""
             found.append(make_finding("FEWER_CARDS_THAN_SLOTS", report.host, text))
     return found
+
+
+def _devices_beyond(report: NodeReport, host: Host) -> list[Finding]:
+    count = report.card_count or 0
+    beyond = [number for number in host.devices if int(number) >= count]
+    # a job's numbers are Slurm's, whose node may show the job its own cards alone
+    if not beyond or host.job is not None:
+        return []
+    cards = "1 card, number 0" if count == 1 else f"{count} cards, numbers 0 to {count - 1}"
+    text = f"{report.host} shows {cards}; devices={','.join(host.devices)} asks for {', '.join(beyond)}"
+    return [make_finding("FEWER_CARDS_THAN_SLOTS", report.host, f"{text} ({host.source})")]
 
 
 def visibility_agrees(reports: Sequence[NodeReport], wanted: Wanted) -> list[Finding]:

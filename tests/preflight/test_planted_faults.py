@@ -78,6 +78,7 @@ FAULTS = {
     "variables that contradict": (
         None, "env.ROCR_VISIBLE_DEVICES=4,5 env.HIP_VISIBLE_DEVICES=4,5", "error", "VISIBILITY_CONTRADICTS"),
     "one visible card": (None, "env.HIP_VISIBLE_DEVICES=0", "error", "FEWER_CARDS_THAN_SLOTS"),
+    "a number that is no card": (None, "devices=0,1,2,3,4,5,6,9", "error", "FEWER_CARDS_THAN_SLOTS"),
     "seven cards of eight": (lambda dcu: dcu.plant(2, cards=7), "", "error", "FEWER_CARDS_THAN_SLOTS"),
     "Python missing": (
         lambda dcu: dcu.plant(2, {"no Python": None}), "", "error", "PYTHON_MISSING"),
