@@ -36,6 +36,7 @@ class Tuned:
 
 def check_method(recipe: Recipe, config: Any) -> None:
     """Refuse what cannot be, before any weights are read; raises ConfigError."""
+    _refuse_quantized(recipe.model.path, config)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     count = getattr(text, "num_hidden_layers", None) or getattr(text, "num_layers", None)
     if recipe.method != "freeze" or count is None:
@@ -48,6 +49,19 @@ def check_method(recipe: Recipe, config: Any) -> None:
         )
     if last == 0 and not recipe.freeze.modules:
         raise ConfigError("freeze.last_layers: 0 without freeze.modules: nothing would learn")
+
+
+def _refuse_quantized(path: str, config: Any) -> None:
+    """transformers would ask for one more package, and then train what was never tried here."""
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return
+    name = found.get("quant_method", "") if isinstance(found, dict) else getattr(found, "quant_method", "")
+    name = getattr(name, "value", name) or "quantization_config"
+    raise ConfigError(
+        f"model.path: {path} holds quantized weights ({name} in its config.json), which cannot be trained here",
+        "the model it was made from, in 16 bits; where memory is short: dcu-launch estimate, freeze, or ZeRO-3",
+    )
 
 
 def apply_method(recipe: Recipe, causal: Any) -> Tuned:

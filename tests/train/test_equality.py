@@ -66,6 +66,40 @@ def test_ranks_without_rows_take_part(ranks, model_dir, rows_file, tmp_path):
     assert_same(alone, three, 2)
 
 
+def test_activations_computed_twice_train_the_same_and_every_adapter_learns(
+    one_rank, ranks, model_dir, rows_file, tmp_path
+):
+    keys = {"max_steps": 5, "global_batch_size": 10, "gradient_checkpointing": True, "save_every": 1}
+    config = recipe(model_dir, rows_file, train=keys, checkpoint={"keep": 5})
+    ran = ranks.train(config, tmp_path / "run", 2)
+    assert_same(one_rank, ran, 5)
+    second = {name: tensor for name, tensor in weights(ran, 1).items() if "lora_B" in name}
+    assert len(second) == 12
+    assert all(bool(tensor.any()) for tensor in second.values())
+
+
+#: one rank comes to each save long after the others
+LATE = """
+import os, time, launcher.train.loop as loop
+def save(*words, save=loop.save):
+    time.sleep(0.5 if os.environ["RANK"] == "1" else 0)
+    save(*words)
+loop.save = save
+"""
+
+
+def test_a_rank_that_is_late_at_each_save_harms_no_checkpoint(
+    one_rank, ranks, model_dir, rows_file, tmp_path
+):
+    keys = {"max_steps": 5, "global_batch_size": 10, "save_every": 1}
+    config = recipe(model_dir, rows_file, train=keys, checkpoint={"keep": 1})
+    ran = ranks.train(config, tmp_path / "run", 2, code=LATE)
+    assert_same(one_rank, ran, 5)
+    left = sorted(path.name for path in (ran.run_dir / "checkpoints").iterdir())
+    assert left == ["latest", "step-00000005"]
+    assert find_newest(ran.run_dir) == (ran.run_dir / "checkpoints" / "step-00000005", [])
+
+
 @pytest.mark.parametrize(
     "sections",
     [{}, {"lora": {"dropout": 0.3}}, {"method": "freeze", "freeze": {"last_layers": 1}}],

@@ -132,6 +132,35 @@ def test_counts_of_blocks_are_checked_before_weights_are_read(load, last, messag
         check_method(values, causal.config)
 
 
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "fp8"])
+def test_a_quantized_base_is_refused_before_weights_are_read(load, method):
+    values, causal = load()
+    causal.config.quantization_config = {"quant_method": method, "bits": 4}
+    with pytest.raises(ConfigError) as caught:
+        check_method(values, causal.config)
+    assert f"holds quantized weights ({method} in its config.json)" in caught.value.message
+    assert "16 bits" in caught.value.hint
+
+
+def test_freeze_counts_blocks_and_not_the_experts_inside_them(load):
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    values, _ = load(method="freeze", freeze={"last_layers": 2})
+    causal = Qwen2MoeForCausalLM(
+        Qwen2MoeConfig(
+            vocab_size=32, hidden_size=16, intermediate_size=16, moe_intermediate_size=8, num_hidden_layers=4,
+            shared_expert_intermediate_size=8, num_attention_heads=2, num_key_value_heads=2, num_experts=4,
+            num_experts_per_tok=2,
+        )
+    )  # fmt: skip
+    apply_method(values, causal)
+    assert trained(causal) == {
+        name
+        for name, _ in causal.named_parameters()
+        if name.startswith(("model.layers.2.", "model.layers.3."))
+    }
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [

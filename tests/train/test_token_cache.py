@@ -153,6 +153,21 @@ def test_ranks_wait_for_one_and_the_model_is_the_same_to_the_byte(
     assert len(list(cache.glob("*.tokens"))) == 1
 
 
+#: two nodes of two ranks, each with a home of its own
+OWN_HOMES = 'import os; os.environ["XDG_CACHE_HOME"] = f"HOMES/node{int(os.environ[\'RANK\']) // 2}"'
+
+
+def test_nodes_that_share_no_home_make_tokens_once_each(
+    ranks: Ranks, model_dir: Path, rows_file: Path, tmp_path: Path
+) -> None:
+    config = recipe(model_dir, rows_file, data={"cache": "auto"}, train={"max_steps": 1})
+    code = OWN_HOMES.replace("HOMES", str(tmp_path)) + KEEP_ALL
+    ran = ranks.train(config, tmp_path / "run", 4, code=code)
+    made = [output.count("made here") for output in ran.outputs]
+    assert [sum(made[:2]), sum(made[2:])] == [1, 1]
+    assert len({path.name for path in tmp_path.glob("node?/dcu-launch/tokens/*.tokens")}) == 1
+
+
 def test_bad_rows_end_all_ranks_and_are_told_once(
     ranks: Ranks, model_dir: Path, rows_file: Path, tmp_path: Path
 ) -> None:
