@@ -35,6 +35,7 @@ class _Wish:
 
     node: int
     name: str
+    num_bytes: int
 
 
 class BestFetch:
@@ -66,8 +67,8 @@ class BestFetch:
 
     def hear(self, node: int, data: dict[str, Any]) -> None:
         """A checkpoint was written on a node that does not see the run folder."""
-        if data.get("best") and data.get("adapter") and not self._is_over:
-            self._next = _Wish(node, Path(str(data["path"])).name)
+        if data.get("best") and data.get("adapter_bytes") and not self._is_over:
+            self._next = _Wish(node, Path(str(data["path"])).name, int(data["adapter_bytes"]))
             self._start()
 
     def take(self, arrival: Arrival) -> bool:
@@ -96,13 +97,12 @@ class BestFetch:
         wish, self._current, self._placing, self._writer = self._current, None, None, None
         if not self._error:
             self.here = wish.name
-        elif (
-            self._next is None
-        ):  # otherwise a better one is due: the old one may be gone, and nobody misses it
-            self._tell(
-                f"the best adapter ({wish.name}) stays on {self._nodes.name(wish.node)}: {self._error}"
-            )
+        elif self._next is None:  # else a better one is due, and nobody misses this one
+            self._tell_of(wish, self._error)
         self._start()
+
+    def _tell_of(self, wish: _Wish, why: str) -> None:
+        self._tell(f"the best adapter ({wish.name}) stays on {self._nodes.name(wish.node)}: {why}")
 
     def give_up(self) -> None:
         """Fetch nothing more; what is half here goes."""
@@ -144,6 +144,10 @@ class BestFetch:
         if self._current is not None or self._next is None or self._is_over:
             return
         wish, self._next, self._error = self._next, None, ""
+        # what the head itself writes needs the rest
+        if wish.num_bytes > shutil.disk_usage(self._run_dir).free:
+            self._tell_of(wish, "there is no room for it here")
+            return
         self._current = wish
 
         def acknowledge(total: int) -> None:

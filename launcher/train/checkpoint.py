@@ -160,6 +160,11 @@ def write_checkpoint(
     return target
 
 
+def adapter_bytes(folder: Path) -> int:
+    """How large the adapter in a checkpoint is; 0 without one."""
+    return sum(file.stat().st_size for file in (folder / ADAPTER).rglob("*") if file.is_file())
+
+
 def read_state(folder: Path) -> dict[str, Any]:
     """The state.json of a checkpoint."""
     state: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))

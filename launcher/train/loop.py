@@ -322,6 +322,6 @@ def save(setup: Setup, progress: Progress, is_best: bool) -> None:
             checkpoint.point(setup.run_dir, "best", folder)
         for problem in checkpoint.prune(setup.run_dir, setup.recipe.checkpoint.keep):
             setup.channel.warn(problem)
-        told = {"best": True, "adapter": (folder / checkpoint.ADAPTER).is_dir()} if is_best else {}
+        told = {"best": True, "adapter_bytes": checkpoint.adapter_bytes(folder)} if is_best else {}
         setup.channel.send("checkpoint", {"path": str(folder), **told}, progress.step)
     gather_floats([1.0], setup.device)

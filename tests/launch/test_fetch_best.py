@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ def adapter(step: int) -> dict[str, bytes]:
 
 
 def told(step: int) -> dict:
-    return {"path": f"/node/run/checkpoints/step-{step:08d}", "best": True, "adapter": True}
+    return {"path": f"/node/run/checkpoints/step-{step:08d}", "best": True, "adapter_bytes": 1500}
 
 
 class Fetch:
@@ -126,9 +127,16 @@ def test_a_fault_is_a_line_and_leaves_what_was_there(fetch: Fetch):
         assert fetch.left == lying(10)
 
 
+def test_without_room_nothing_is_asked_for(fetch: Fetch, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(2000, 501, 1499))
+    fetch.best.hear(0, told(10))
+    assert fetch.words == ["the best adapter (step-00000010) stays on node01: there is no room for it here"]
+    assert (fetch.fake.sent, fetch.best.is_busy) == ([], False)
+
+
 def test_what_is_not_best_or_no_adapter_is_left_alone(fetch: Fetch):
     fetch.best.hear(0, {"path": "/node/run/checkpoints/step-00000010"})
-    fetch.best.hear(0, {**told(10), "adapter": False})
+    fetch.best.hear(0, {**told(10), "adapter_bytes": 0})
     assert fetch.fake.sent == []
     for frame in ({"kind": "fault", "error": "rank"}, {"kind": "event"}, (0, b"output"), None):
         assert not fetch.best.take(Arrival(0, frame))
