@@ -47,7 +47,7 @@ else:
 NOT_FOR_US = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
 #: when nothing is asked any more after the report, what starting ranks needs is loaded: not at once, since nodes that
 #: share CPUs with others, or with the head, would keep those waiting
-LOAD_AFTER_S = 2.0
+LOAD_AFTER_S = 5.0
 TICK_S = 0.5
 #: the bootstrap removes code that has been used by nobody for 30 days
 TOUCH_EVERY_S = 6 * 3600.0

@@ -25,7 +25,7 @@ RUN_VARIABLE = "DCU_LAUNCH_TOKEN"
 #: the first look at what the agent has started, and the later ones: a scan of /proc is not free beside a training
 FIRST_SCAN_S, SCAN_EVERY_S = 1.0, 5.0
 #: the first look where nothing was announced: many agents may be answering on few CPUs
-UNANNOUNCED_SCAN_S = 3.0
+UNANNOUNCED_SCAN_S = 10.0
 END_LIMIT_S = 25.0
 #: from the agent: now it begins to start other programs
 STARTING = signal.SIGUSR1
