@@ -184,6 +184,7 @@ class BestFetch:
         if target.exists() and not is_copy(target):
             raise FetchError(f"{target} holds a checkpoint of another run")
         old = target.with_name(f".{target.name}.old")
+        shutil.rmtree(old, ignore_errors=True)  # of a head that was killed between the two steps
         if target.exists():  # of the same step, of an earlier start
             os.replace(target, old)
         os.replace(partial, target)

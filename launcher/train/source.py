@@ -84,8 +84,10 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether this is the folder of a run's checkpoint."""
+    """Whether this is the folder of a run's checkpoint, not a model or adapter that another program calls so."""
     folder = folder.absolute()
+    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return False
     return folder.is_dir() and folder.parent.name == "checkpoints" and folder.name.startswith("step-")
 
 

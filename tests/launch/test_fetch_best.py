@@ -154,6 +154,17 @@ def test_a_whole_checkpoint_of_another_run_is_not_touched(fetch: Fetch):
     assert fetch.left == {"step-00000010/manifest.json": b"{}"}
 
 
+def test_what_a_killed_head_left_aside_does_not_keep_the_step_from_coming_again(fetch: Fetch):
+    left = fetch.checkpoints / ".step-00000010.old" / "adapter"
+    for _ in range(2):
+        left.mkdir(parents=True)
+        (left / "tokenizer.json").write_text("old")
+        fetch.best.hear(0, told(10))
+        fetch.come(*frames(adapter(10)))
+        fetch.settle()
+        assert (fetch.left, fetch.words) == (lying(10), [])
+
+
 def test_given_up_in_the_middle_nothing_half_is_left(fetch: Fetch):
     fetch.best.hear(0, told(10))
     fetch.come(*frames(adapter(10))[:3])

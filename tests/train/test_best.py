@@ -205,3 +205,19 @@ def test_a_base_that_tensors_do_not_fit_is_refused(trained, model_dir, tmp_path)
     (tmp_path / "cut.safetensors").write_bytes(file.read_bytes()[:100])
     with pytest.raises(ConfigError, match=r"cut.safetensors: cannot be read: "):
         lay_over(model, tmp_path / "cut.safetensors")
+
+
+def test_another_programs_model_in_a_folder_named_like_a_checkpoint_is_a_model(tmp_path):
+    folder = tmp_path / "checkpoints" / "step-100"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    source = find_source(str(folder))
+    assert (source.base, source.adapter, source.learnt) == (str(folder), None, None)
+
+
+def test_another_programs_adapter_in_a_folder_named_like_a_checkpoint_is_an_adapter(tmp_path):
+    folder = tmp_path / "checkpoints" / "step-100"
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "demo"}')
+    source = find_source(str(folder))
+    assert (source.base, source.adapter, source.learnt) == ("demo", folder, None)
