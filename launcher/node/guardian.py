@@ -60,8 +60,9 @@ def start_agent_under_guard(token: str) -> int:
 
 def announce_start(guardian: int, token: str) -> None:
     """Called by the agent before it starts other programs: they are on record, and the guardian gets ready to inherit."""
-    if os.getppid() == guardian:  # else it was killed, and its pid may be another's
-        Record(os.getpid(), guardian, token).write(set())
+    is_guarded = os.getppid() == guardian  # else it was killed, and its pid may be another's
+    Record(os.getpid(), guardian if is_guarded else 0, token).write(set())
+    if is_guarded:
         os.kill(guardian, STARTING)
 
 

@@ -127,3 +127,17 @@ def test_a_record_is_written_whole_and_removed(folder: Path, stray: subprocess.P
     kept.remove()
     assert list(folder.iterdir()) == []
     kept.remove()
+
+
+def test_an_agent_whose_guardian_was_killed_is_on_record_all_the_same(
+    folder: Path, stray: subprocess.Popen[bytes]
+) -> None:
+    agent = os.fork()
+    if agent == 0:
+        guardian.announce_start(2**22 - 2, "t" * 32)
+        os._exit(0)
+    os.waitpid(agent, 0)
+    kept = json.loads((folder / f"agent-{agent}.json").read_text())
+    assert (kept["agent"][0], kept["guardian"], kept["token"]) == (agent, [0, 0], "t" * 32)
+    assert guardian.end_orphans() == [stray.pid]
+    assert list(folder.iterdir()) == []
