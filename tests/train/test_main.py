@@ -146,6 +146,48 @@ def test_sigterm_to_one_rank_saves_and_ends_all(ranks, model_dir, rows_file, tmp
     assert not (tmp_path / "run" / "adapter").exists()
 
 
+#: rank 1 is asked to end while the second of many parts of step 2's rows held back is measured
+ENDED_WHILE_MEASURING = """
+import os, signal
+import launcher.train.loop as loop
+loop._EVAL_ROWS = 1
+real, parts = loop.evaluate, []
+def evaluate(setup, progress):
+    plan, parts[:] = loop.plan_step, []
+    def spied_plan(rows, *rest):
+        parts.append(rows)
+        if (progress.step, len(parts), os.environ["RANK"]) == (2, 2, "1"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plan(rows, *rest)
+    loop.plan_step = spied_plan
+    try:
+        return real(setup, progress)
+    finally:
+        loop.plan_step = plan
+        print("step", progress.step, "measured", len(parts), "parts", flush=True)
+loop.evaluate = evaluate
+"""
+
+
+def test_sigterm_in_the_middle_of_an_evaluation_saves_and_loses_nothing(
+    ranks, model_dir, rows_file, tmp_path
+):
+    config = recipe(
+        model_dir, rows_file, data={"eval_fraction": 0.4}, train={"max_steps": 4, "eval_every": 1}
+    )
+    ended = ranks.end(config, tmp_path / "run", 2, code=ENDED_WHILE_MEASURING)
+    assert ended.codes == [143, 143], ended.outputs
+    for output in ended.outputs:
+        assert "step 2 measured 2 parts" in output
+        assert "step 1 measured 2 parts" not in output
+    assert ["eval_loss" in row for row in ended.metrics] == [True, False]
+    ran = ranks.train(config, tmp_path / "run", 2)
+    unbroken = ranks.train(config, tmp_path / "unbroken", 2)
+    assert [row["step"] for row in ran.metrics] == [1, 2, 3, 4]
+    assert [row["loss"] for row in ran.metrics] == pytest.approx([row["loss"] for row in unbroken.metrics])
+    assert ran.metrics[-1]["eval_loss"] == pytest.approx(unbroken.metrics[-1]["eval_loss"])
+
+
 def test_a_mistake_is_told_once_in_one_line_with_its_cure(ranks, model_dir, tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"instruction": "a"}\n')
