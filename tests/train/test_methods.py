@@ -132,6 +132,28 @@ def test_counts_of_blocks_are_checked_before_weights_are_read(load, last, messag
         check_method(values, causal.config)
 
 
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"lora": {"targets": ["q_pro"]}}, "lora.targets: 'q_pro' is no module of this model; there are q_proj"),
+        ({"lora": {"modules_to_save": ["lm_heat"]}}, "lora.modules_to_save: 'lm_heat' is no module"),
+        ({"method": "freeze", "freeze": {"modules": ["lm_heat"]}}, "there are lm_head"),
+    ],
+)  # fmt: skip
+def test_names_of_modules_are_checked_before_weights_are_read(
+    ranks, model_dir, rows_file, tmp_path, sections, message
+):
+    code = (
+        "import launcher.train.job as job\n"
+        "def load_model(*words): raise AssertionError('weights are read')\n"
+        "job.load_model = load_model"
+    )
+    ran = ranks.end(recipe(model_dir, rows_file, **sections), tmp_path / "run", 2, code=code)
+    assert ran.codes == [2, 2], ran.outputs
+    assert message in ran.outputs[0]
+    assert ran.outputs[1] == ""
+
+
 @pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "fp8"])
 def test_a_quantized_base_is_refused_before_weights_are_read(load, method):
     values, causal = load()
