@@ -37,7 +37,8 @@ def find_run(word: str | None, *, alive: bool = False) -> RunState:
     Args:
         word: path, name or the start of one name; None: the run that goes on, of this folder before all others, else
             the newest.
-        alive: only a run that goes on can be meant, and without a word there must be one alone.
+        alive: only a run that goes on can be meant, and without a word the one of this folder: what acts on a run
+            must not reach one elsewhere by chance, which on a shared account is somebody else's.
 
     Raises:
         UsageError: there is none, there are several, or it has ended.
@@ -63,12 +64,15 @@ def refuse_empty(word: str) -> None:
 def _newest(alive: bool) -> RunState:
     runs = all_runs()
     living = [run for run in runs if run.is_alive]
-    near = [run for run in living if _is_here(run)] or living
-    if len(near) == 1:
+    here = [run for run in living if _is_here(run)]
+    near = here or living
+    if len(near) == 1 and (here or not alive):
         return near[0]
     if alive and near:
         names = "\n".join(f"{run.name}  {run.path}" for run in near)
-        raise UsageError(f"{len(near)} runs go on, name one:\n{names}")
+        where = "" if here else ", none of this folder"
+        count = "1 run goes on" if len(near) == 1 else f"{len(near)} runs go on"
+        raise UsageError(f"{count}{where}; name the one that you mean:\n{names}")
     if alive or not runs:
         to_come = [f"{run.name}: {told}" for run in runs if (told := tell_job(run))]
         text = "no run of yours goes on" if alive else "no run of yours is known here"

@@ -26,8 +26,8 @@ _SETTINGS = {"help_option_names": ["-h", "--help"]}
 def stop(word: str | None, now: bool, no_wait: bool) -> int:
     """Stop a run: each rank gets TERM, has --grace seconds (recipes save), then KILL.
 
-    RUN is a run folder or its name; without it the one run of yours that goes on, this
-    folder's own before all others. Where several do, none is asked and all are listed.
+    RUN is a run folder or its name; without it the one run that goes on in the working
+    folder. Where several do, or only others elsewhere, none is asked and all are listed.
     """
     run = find_run(word, alive=True)
     _ask(run, "stop", now=now)
@@ -53,8 +53,8 @@ def stop(word: str | None, now: bool, no_wait: bool) -> int:
 def save(word: str | None, no_wait: bool) -> int:
     """Have a recipe's run write a checkpoint at the end of its present step.
 
-    RUN is a run folder or its name; without it the one run of yours that goes on, this
-    folder's own before all others. Where several do, none is asked and all are listed.
+    RUN is a run folder or its name; without it the one run that goes on in the working
+    folder. Where several do, or only others elsewhere, none is asked and all are listed.
     """
     run = find_run(word, alive=True)
     if run.head is not None and run.head.kind != "recipe":

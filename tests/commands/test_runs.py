@@ -172,13 +172,16 @@ def test_which_run_is_meant(folder: Path) -> None:
     first, second = start(folder, 600, "--name", "a"), start(folder, 600, "--name", "b")
     for verb in ("stop", "save"):
         done = launch(folder, verb)
-        assert (done.returncode, "2 runs go on, name one" in done.stderr) == (2, True)
+        assert (done.returncode, "2 runs go on; name the one that you mean" in done.stderr) == (2, True)
         assert all(f"{run.name}  {run}" in done.stderr for run in (first, second))
     done = launch(folder, "save", first.name)
     assert (done.returncode, "decides itself when it saves" in done.stderr) == (2, True)
     other = folder / "other"
     other.mkdir()
     (other / "talk.py").write_text(SCRIPT)
+    for verb in ("stop", "save"):
+        done = launch(other, verb)  # what goes on elsewhere is never meant by chance
+        assert (done.returncode, "2 runs go on, none of this folder" in done.stderr) == (2, True)
     third = start(other, 600, "--name", "c")
     try:
         assert "line 0 of 0" in launch(other, "logs").stdout
@@ -186,8 +189,11 @@ def test_which_run_is_meant(folder: Path) -> None:
         assert f"asked {third.name} ({third}) to stop" in done.stdout
     finally:
         launch(other, "stop", "--now", str(third))
-    for run in (first, second):
-        assert launch(folder, "stop", "--now", str(run)).returncode == 0
+    assert launch(folder, "stop", "--now", str(second)).returncode == 0
+    done = launch(other, "stop", "--now")
+    told = f"1 run goes on, none of this folder; name the one that you mean:\n    {first.name}  {first}\n"
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert launch(folder, "stop", "--now").returncode == 0
 
 
 def test_a_damaged_run_folder_is_named_with_its_cure(folder: Path) -> None:
