@@ -191,7 +191,7 @@ def test_which_run_is_meant(folder: Path) -> None:
         launch(other, "stop", "--now", str(third))
     assert launch(folder, "stop", "--now", str(second)).returncode == 0
     done = launch(other, "stop", "--now")
-    told = f"1 run goes on, none of this folder; name the one that you mean:\n    {first.name}  {first}\n"
+    told = f"1 run goes on, none of this folder; name the one that you mean:\n  {first.name}  {first}"
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
     assert launch(folder, "stop", "--now").returncode == 0
 
